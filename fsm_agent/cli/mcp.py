@@ -75,7 +75,7 @@ def serve(
     from fsm_agent.serve.called_tools import with_called_tools
 
     make_agent, store = agents_of(replace(given, source="mcp"), app)
-    tools = _offered(make_agent, offer)
+    tools = _choose_offers(make_agent, offer)
     make_agent = with_called_tools(make_agent, tools)
     log_to_stderr()
     if not http:
@@ -92,11 +92,11 @@ def serve(
     return 0
 
 
-def _offered(make_agent: Callable[..., Any], names: Sequence[str]) -> dict[str, ToolSpec]:
+def _choose_offers(make_agent: Callable[..., Any], names: Sequence[str]) -> dict[str, ToolSpec]:
     """The tools of these names, and of these toolsets. Raises ``ConfigError``."""
-    from fsm_agent.serve.called_tools import choose_tools, made_agent
+    from fsm_agent.serve.called_tools import choose_tools, find_agent
 
-    agent, _ = made_agent(make_agent, None)
+    agent, _ = find_agent(make_agent, None)
     try:
         return choose_tools(agent, [tool for name in names for tool in _names_in(agent, name)])
     finally:

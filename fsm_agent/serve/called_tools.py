@@ -34,7 +34,7 @@ def message_of(tool: str, arguments: Mapping[str, Any]) -> str:
     return json.dumps({"tool": tool, "arguments": arguments}, ensure_ascii=False)
 
 
-def made_agent(make_agent: Callable[..., Any], order: Order | None) -> tuple[Agent[Any, Any], Any]:
+def find_agent(make_agent: Callable[..., Any], order: Order | None) -> tuple[Agent[Any, Any], Any]:
     """Return what a factory of a service makes for an order: an agent, and what its tools get."""
     made = make_agent(order) if inspect.signature(make_agent).parameters else make_agent()
     return made if isinstance(made, tuple) else (made, None)
@@ -47,7 +47,7 @@ def with_called_tools(
     port = CallPort(frozenset(tools))
 
     def made(order: Order | None) -> tuple[Agent[Any, Any], Any]:
-        agent, deps = made_agent(make_agent, order)
+        agent, deps = find_agent(make_agent, order)
         if order is None or not order.turn.startswith(PREFIX):
             return agent, deps
         own: AgentOptions = {

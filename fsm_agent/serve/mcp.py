@@ -158,7 +158,7 @@ class AgentServer(Server[Any]):
     # Tools
 
     async def _list(self, context: Context, params: PaginatedRequestParams | None) -> ListToolsResult:
-        return ListToolsResult(tools=[ASK_TOOL, *map(_described, self._tools.values())])
+        return ListToolsResult(tools=[ASK_TOOL, *map(_describe, self._tools.values())])
 
     async def _call(
         self, context: Context, params: CallToolRequestParams
@@ -168,7 +168,7 @@ class AgentServer(Server[Any]):
             try:
                 turn = params.request_state or await self._begin(caller, params)
             except ServiceError as error:
-                return _failed(str(error))
+                return _fail(str(error))
             try:
                 return await self._finish(context, caller, turn, params.input_responses or {})
             except asyncio.CancelledError:
@@ -213,7 +213,7 @@ class AgentServer(Server[Any]):
                     return asked
                 return call.result_of(result) if turn.startswith(PREFIX) else _answer_of(result)
         except ServiceError as error:
-            return _failed(str(error))
+            return _fail(str(error))
 
     async def _answer(self, caller: Caller, answers: Collection[tuple[Pending, ElicitResult]]) -> None:
         for item, said in answers:
@@ -236,7 +236,7 @@ class AgentServer(Server[Any]):
         """The client's answers; or, in the protocol of 2026, what to answer it so that it asks; or why it
         cannot be asked."""
         if why := _why_not_asked(context, caller, turn, pending):
-            return _failed(why)
+            return _fail(why)
         forms = {one.id: _form(caller, one) for one in pending}
         if context.protocol_version in MODERN_PROTOCOL_VERSIONS:
             requests = {name: ElicitRequest(params=form) for name, form in forms.items()}
@@ -289,7 +289,7 @@ class AgentServer(Server[Any]):
         with _task_errors():
             self._state(caller, params.task_id)
             result = await self._finish(context, caller, params.task_id, {})
-        return {**_dumped(result), "_meta": {RELATED: {"taskId": params.task_id}}}
+        return {**_dump(result), "_meta": {RELATED: {"taskId": params.task_id}}}
 
     async def _cancel_task(self, context: Context, params: CancelTaskRequestParams) -> Json:
         caller = _caller(context)
@@ -357,7 +357,7 @@ def _task_errors() -> Iterator[None]:
 # What a client reads.
 
 
-def _described(spec: ToolSpec) -> Tool:
+def _describe(spec: ToolSpec) -> Tool:
     return Tool(
         name=spec.name,
         description=spec.description,
@@ -389,11 +389,11 @@ def _answer_of(result: TurnResult) -> CallToolResult:
     about = {"answer": answer, "session": result.session_id, "turn": result.turn_id}
     if result.failed or result.interrupted or not answer:
         why = result.error or answer or result.turn_exit_reason.value.replace("_", " ")
-        return _failed(f"{one_line(why, 1_000)} (session {result.session_id}, turn {result.turn_id})")
+        return _fail(f"{one_line(why, 1_000)} (session {result.session_id}, turn {result.turn_id})")
     return CallToolResult(content=[TextContent(type="text", text=answer)], structured_content=about)
 
 
-def _failed(why: str) -> CallToolResult:
+def _fail(why: str) -> CallToolResult:
     return CallToolResult(content=[TextContent(type="text", text=why)], is_error=True)
 
 
@@ -412,7 +412,7 @@ class _CalledTool:
         """Return what the tool brought, from the turn's messages."""
         rows = [row for row in result.messages if row["role"] == "tool"]
         if not rows:
-            return _failed(one_line(result.error or result.final_response or "The tool was not run.", 1_000))
+            return _fail(one_line(result.error or result.final_response or "The tool was not run.", 1_000))
         content = rows[-1]["content"]
         parts = [{"type": "text", "text": content}] if isinstance(content, str) else content
         return CallToolResult(content=[_block(part) for part in parts], is_error=self._status != "ok")
@@ -495,12 +495,12 @@ def _task_status(about: Mapping[str, Any]) -> TaskStatus:
     return "working"
 
 
-def _dumped(value: BaseModel) -> Json:
+def _dump(value: BaseModel) -> Json:
     return value.model_dump(by_alias=True, mode="json", exclude_none=True)
 
 
 def _task_json(task: Task) -> Json:
-    return {**_dumped(task), "ttl": None}  # it is kept as long as its session
+    return {**_dump(task), "ttl": None}  # it is kept as long as its session
 
 
 # Over HTTP

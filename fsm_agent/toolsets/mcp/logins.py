@@ -22,10 +22,11 @@ _SECRETS = ("access_token", "refresh_token", "client_secret")
 
 class Login:
     """The login of one home to one server at one address. What it holds is JSON, and is masked in all output
-    from then on."""
+    from then on. ``secrets``: those that it has held."""
 
     def __init__(self, home: Path, server: str, url: str) -> None:
         digest = hashlib.sha256(f"{home}\0{url}".encode()).hexdigest()[:16]
+        self.secrets: set[str] = set()
         self._name = f"mcp/{server}/{digest}"
         self._path = home / FOLDER / f"{server}-{digest}.json"
 
@@ -39,12 +40,12 @@ class Login:
         except ValueError:
             kept = {}
         found: dict[str, Any] = kept if isinstance(kept, dict) else {}
-        keep_secret(_secrets_in(found))
+        self._keep(found)
         return found
 
     def write(self, kept: dict[str, Any]) -> str:
         """Keep it, and say where."""
-        keep_secret(_secrets_in(kept))
+        self._keep(kept)
         text = json.dumps(kept)
         if _to_keyring(self._name, text):
             self._path.unlink(missing_ok=True)
@@ -59,6 +60,10 @@ class Login:
         self._path.unlink(missing_ok=True)
         _out_of_keyring(self._name)
         return there
+
+    def _keep(self, kept: dict[str, Any]) -> None:
+        self.secrets.update(_secrets_in(kept))
+        keep_secret(self.secrets)
 
 
 def _secrets_in(kept: dict[str, Any]) -> list[str]:

@@ -96,6 +96,7 @@ class McpServer:
         self._around = around
         self._endpoint: Endpoint | None = None
         self._log: ServerLog | None = None
+        self._login: Login | None = None
         self._connection: Connection | None = None
         self._connections: set[Connection] = set()
         self._attempt: asyncio.Task[None] | None = None
@@ -222,7 +223,7 @@ class McpServer:
             self._around.limits.max_message_bytes,
             self._on_change,
             self._around.elicitation.possible,
-            await in_daemon_thread(_login_of, self.name, self.config, self._around.home, endpoint),
+            await in_daemon_thread(self._sign, endpoint),
         )
         self._connections.add(connection)
         try:
@@ -231,6 +232,15 @@ class McpServer:
         except BaseException:
             connection.abandon()
             raise
+
+    def _sign(self, endpoint: Endpoint) -> Any:
+        """What signs requests to a server that a person has logged in to."""
+        if self.config.oauth is None:
+            return None
+        from fsm_agent.toolsets.mcp.oauth import stored_login
+
+        self._login = self._login or Login(self._around.home, self.name, endpoint.url)
+        return stored_login(endpoint.url, self.config.oauth, endpoint.client_secret, self._login)
 
     def _on_failure(self, reason: str) -> None:
         if self.config.oauth is not None and any(sign in reason for sign in _NO_LOGIN):
@@ -303,7 +313,8 @@ class McpServer:
 
     def _without_secrets(self, text: str) -> str:
         """Only the values that this server was given: what else a result says is its business."""
-        for secret in self._endpoint.secrets if self._endpoint else ():
+        given = self._endpoint.secrets if self._endpoint else frozenset()
+        for secret in given | (self._login.secrets if self._login else set()):
             if len(secret) >= _SHORTEST:
                 text = text.replace(secret, MASK)
         return text
@@ -314,15 +325,6 @@ def _connection_class() -> type[Connection]:
     from fsm_agent.toolsets.mcp.connection import Connection
 
     return Connection
-
-
-def _login_of(name: str, config: ServerConfig, home: Path, endpoint: Endpoint) -> Any:
-    """What signs requests to a server that a person has logged in to."""
-    if config.oauth is None:
-        return None
-    from fsm_agent.toolsets.mcp.oauth import stored_login
-
-    return stored_login(endpoint.url, config.oauth, endpoint.client_secret, Login(home, name, endpoint.url))
 
 
 _NO_LOGIN = ("HTTP 401", "HTTP 403", "a login is needed")

@@ -81,8 +81,8 @@ def served(place: Place, turn: str, values: EventValues, at: float, took: float 
 
 
 def void(place: Place, turn: str) -> ServedEvent:
-    """Say that everything behind a place of the journal is void: its process has ended, and it is told
-    again as it is now."""
+    """Say that everything behind a place of the journal is void: its process has ended, and what
+    the journal gets is sent again."""
     return served(place, turn, Voided(str(place)), time.time())
 
 
@@ -103,7 +103,7 @@ def recorded_events(
                 break
             if until is not None and (seq, ordinal) >= until[:2]:
                 return
-            for values in _told(effect, effect.reply):
+            for values in _tell_effect(effect, effect.reply):
                 number += 1
                 here = Place(seq, ordinal, 0, number)
                 if here > after:
@@ -122,7 +122,7 @@ def _counters(changes: list[tuple[str, int, int]]) -> dict[str, int]:
     return {name: now for name, _, now in changes}
 
 
-def _told(effect: Effect, reply: Mapping[str, Any]) -> Iterator[EventValues]:
+def _tell_effect(effect: Effect, reply: Mapping[str, Any]) -> Iterator[EventValues]:
     asked = effect.request
     if effect.kind == "RunTool":
         call, name = str(asked.get("call_id", "")), str(asked.get("name", effect.name))

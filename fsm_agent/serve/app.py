@@ -59,7 +59,7 @@ class StartTurn(_Body):
 
 
 class Steer(_Body):
-    """What the running turn is told."""
+    """What to tell the running turn."""
 
     text: str
 
@@ -123,12 +123,12 @@ def _events(service: SessionService, caller: Caller, request: Request, body: Non
     turn = request.path_params["turn"]
     events = service.events(caller, turn, last_event_id(request))
     return event_stream(
-        _told(service, caller, turn, events),
+        _stream_turn(service, caller, turn, events),
         lambda error: [Sse(error_body(error), event="error")],
     )
 
 
-async def _told(
+async def _stream_turn(
     service: SessionService, caller: Caller, turn: str, events: AsyncIterator[ServedEvent]
 ) -> AsyncIterator[Sse]:
     async for one in events:
@@ -212,7 +212,7 @@ OPERATIONS: Sequence[Operation] = (
     ),
     Operation("GET", "/api/sessions", "List the sessions of this key", "read", _sessions),
     Operation("GET", "/api/sessions/{session}", "Read a session: its messages and turns", "read", _session),
-    Operation("GET", _TURN, "Read how a turn stands", "read", _about),
+    Operation("GET", _TURN, "Read the status of a turn", "read", _about),
     Operation("GET", f"{_TURN}/events", "Follow a turn from any event on (SSE)", "read", _events),
     Operation("GET", f"{_TURN}/result", "Wait for the result of a turn", "read", _result),
     Operation("POST", f"{_TURN}/steer", "Tell a running turn something", "run", _steer, Steer),
@@ -232,7 +232,7 @@ def _handler(service: SessionService, one: Operation) -> Callable[[Request], Awa
         caller, body = caller_of(request), None
         if one.method == "POST":
             given = await json_body(request)
-            body = None if one.body is None else _valid(one.body, given)
+            body = None if one.body is None else _validate(one.body, given)
         done = one.work(service, caller, request, body)
         reply = await done if inspect.isawaitable(done) else done
         return reply if isinstance(reply, Response) else JSONResponse(reply, one.status)
@@ -240,7 +240,7 @@ def _handler(service: SessionService, one: Operation) -> Callable[[Request], Awa
     return handle
 
 
-def _valid(kind: type[_Body], given: dict[str, Any]) -> _Body:
+def _validate(kind: type[_Body], given: dict[str, Any]) -> _Body:
     try:
         return kind.model_validate(given)
     except ValidationError as error:

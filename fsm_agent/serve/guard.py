@@ -32,7 +32,7 @@ MOST_KNOWN = 10_000
 
 
 class Misdirected(ServiceError):
-    """The host is none of ours."""
+    """The host is another one."""
 
     status, code = 421, "misdirected"
 

@@ -45,7 +45,7 @@ class KeyRing:
         self._known: dict[str, tuple[float, dict[str, Any] | None]] = {}
 
     def caller(self, given: str) -> Caller | None:
-        """Return whom a key belongs to; ``None`` for one that is none."""
+        """Return whom a key belongs to; ``None`` for a wrong one."""
         if self._token and secrets.compare_digest(_hash(given), self._token):
             return Caller("local", "the starter of this server", frozenset(SCOPES))
         if (found := _KEY.fullmatch(given)) is None:
@@ -88,7 +88,7 @@ class KeyRing:
         return sorted(keys, key=lambda key: key.made)
 
     async def remove(self, name: str) -> Key:
-        """Forget the key of this id or name. Raises ``ConfigError`` when there is none, or several."""
+        """Forget the key of this id or name. Raises ``ConfigError`` when no key has it, or several."""
         found = [key for key in self.all() if name in (key.id, key.name)]
         if len(found) != 1:
             there = ", ".join(f"{key.id} ({key.name})" for key in self.all()) or "there are none"

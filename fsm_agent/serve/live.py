@@ -35,16 +35,18 @@ from fsm_agent.runtime.events import (
 
 MOST = 20_000
 """Events of one turn that are kept."""
-KEPT = 200
-"""Turns that do not run any more, and are kept."""
+KEPT, KEPT_SECONDS = 200, 300.0
+"""Turns that do not run any more, and are kept; and for how long."""
 
 
 class LiveTurn:
     """One turn that runs here, or ran here not long ago. ``begin``: the place in the journal behind which its
-    events are here. ``how`` it stopped, ``None`` while it runs. ``result`` of one that has ended."""
+    events are here. ``how`` it stopped, ``None`` while it runs. ``result`` of one that has ended. ``signals``
+    steer and interrupt a running one."""
 
     def __init__(self, gate: PausePoint, begin: Place) -> None:
-        self.id, self.gate, self.begin = gate.turn.turn_id, gate, begin
+        self.id, self.signals, self.begin = gate.turn.turn_id, gate.signals, begin
+        self.over_at = 0.0
         self.how: Literal["ended", "suspended", "left"] | None = None
         self.result: Any = None
         self._events: list[tuple[Place, ServedEvent]] = []
@@ -56,8 +58,8 @@ class LiveTurn:
         stream = gate.stream
         self._leave = [
             listen(stream, self._hear),
-            stream.subscribe(self._answered, Exchange),
-            stream.subscribe(self._stopped, Stopped),
+            stream.subscribe(self._end_exchange, Exchange),
+            stream.subscribe(self._stop, Stopped),
         ]
 
     def number_behind(self, after: Place) -> int | None:
@@ -85,7 +87,7 @@ class LiveTurn:
                 return None
             return [one for _, one in self._events[number - self._first :]], self._first + len(self._events)
 
-    async def changed(self, number: int) -> None:
+    async def wait_for_event(self, number: int) -> None:
         """Return when there is an event of this number, or the turn has stopped."""
         with self._lock:
             if number < self._first + len(self._events) or self.how is not None:
@@ -94,10 +96,10 @@ class LiveTurn:
             self._waiting.append((asyncio.get_running_loop(), arrived))
         await arrived.wait()
 
-    async def stopped(self) -> None:
+    async def wait_for_stop(self) -> None:
         """Return when the turn has stopped."""
         while self.how is None:
-            await self.changed(2**62)
+            await self.wait_for_event(2**62)
 
     def _hear(self, event: Event) -> None:
         with self._lock:
@@ -127,9 +129,9 @@ class LiveTurn:
         self._first += number
         del self._events[:number]
 
-    def _answered(self, exchange: Exchange) -> None:
+    def _end_exchange(self, exchange: Exchange) -> None:
         """Continue behind an exchange. Calls whose outcome was known, such as those of a process that ended,
-        were not run here, and are told now."""
+        were not run here, and are published now."""
         told = Place(exchange.seq, exchange.ordinal) < self.begin
         replies = exchange.reply if isinstance(exchange.request, list) else [exchange.reply]
         for request, reply in zip(exchange.requests, replies, strict=True):
@@ -143,11 +145,11 @@ class LiveTurn:
             self._place, self._within = Place(exchange.seq, exchange.ordinal + 1), 0
             self._completed.clear()
 
-    def _stopped(self, stopped: Stopped) -> None:
+    def _stop(self, stopped: Stopped) -> None:
         for each in self._leave:
             each()
         with self._lock:
-            self.how, self.result = stopped.how, stopped.result
+            self.how, self.result, self.over_at = stopped.how, stopped.result, time.monotonic()
             self._wake()
 
     def _wake(self) -> None:
@@ -188,7 +190,7 @@ class LiveTurns:
         self._expected: set[str] = set()
         self._turns: OrderedDict[str, LiveTurn] = OrderedDict()
         self._arrivals: dict[str, list[asyncio.Event]] = {}
-        self._leave = EVERYWHERE.subscribe(self._opened, Opened)
+        self._leave = EVERYWHERE.subscribe(self._begin, Opened)
 
     def close(self) -> None:
         """Hear no more."""
@@ -207,8 +209,8 @@ class LiveTurns:
         """The turns that run now."""
         return [one for one in self._turns.values() if one.how is None]
 
-    async def arrival(self, turn_id: str, timeout: float) -> None:
-        """Return when the turn begins to run here, or after so many seconds."""
+    async def wait_for_arrival(self, turn_id: str, timeout: float) -> None:
+        """Return when the turn begins to run here, or after ``timeout`` seconds."""
         arrived = asyncio.Event()
         waiting = self._arrivals.setdefault(turn_id, [])
         waiting.append(arrived)
@@ -221,7 +223,7 @@ class LiveTurns:
             if not waiting:
                 self._arrivals.pop(turn_id, None)
 
-    def _opened(self, opened: Opened) -> None:
+    def _begin(self, opened: Opened) -> None:
         gate = opened.gate
         turn_id = gate.turn.turn_id
         if turn_id not in self._expected:
@@ -233,8 +235,9 @@ class LiveTurns:
         self._turns.move_to_end(turn_id)
         gate.stream.subscribe(self._follow, Stopped)
         over = [one for one in self._turns.values() if one.how is not None]
-        for old in over[: max(0, len(over) - KEPT)]:
-            del self._turns[old.id]
+        for place, old in enumerate(over):
+            if place < len(over) - KEPT or time.monotonic() - old.over_at > KEPT_SECONDS:
+                del self._turns[old.id]
         for one in self._arrivals.get(turn_id, ()):
             one.set()
 

@@ -94,6 +94,7 @@ class Server(uvicorn.Server):
         self._service, self._ready, self._leaving = service, ready, leaving
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Open the sockets, and say that it serves."""
         await super().startup(sockets)
         if self.started:
             self._ready()

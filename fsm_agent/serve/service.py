@@ -18,6 +18,7 @@ from typing import Any
 from fsm_agent.approvals.service import answer as answer_to
 from fsm_agent.composition.turn_wiring import TURN
 from fsm_agent.conversation.handover import next_turn_id
+from fsm_agent.conversation.parts import parts_of
 from fsm_agent.conversation.result import TurnResult
 from fsm_agent.dispatch.dispatcher import DIGEST, Dispatcher, InProcess, Order, cancel, control, submit
 from fsm_agent.dispatch.follow import (
@@ -51,6 +52,9 @@ LOOK = 0.1
 """Seconds between two looks at a turn that another process runs."""
 LASTING = ("always", "never")
 """Answers that hold for all sessions of the home."""
+_OWN = (
+    "INSERT INTO kept_values (extension, key, value) VALUES (?, ?, ?) ON CONFLICT (extension, key) DO NOTHING"
+)
 _FREE = "UPDATE turns SET owner = NULL WHERE id = ?"
 _QUEUE_BEGUN = (
     "INSERT INTO queued (id, session, digest, at, begun) VALUES (?, ?, ?, ?, ?) ON CONFLICT (id) DO NOTHING"
@@ -155,7 +159,7 @@ class SessionService:
         age: float = AGE,
     ) -> None:
         self.store, self.name = store, name
-        self._live = LiveTurns(self._recorded)
+        self._live = LiveTurns(self._count_recorded)
         self._app = App.of(make_agent, "make_agent", store, suspends=True, expect=self._live.expect)
         self._here = dispatcher is None
         self._dispatcher: Dispatcher = InProcess() if dispatcher is None else dispatcher
@@ -221,22 +225,30 @@ class SessionService:
         caller.need("run")
         if self.leaving:
             raise Leaving("this server is leaving")
-        content = _checked(content)
+        content = _read_content(content)
         if turn_id and _NAME.fullmatch(turn_id) is None:
             raise BadRequest(f"no id of a turn: {turn_id[:40]!r}")
-        session = f"s-{uuid.uuid4().hex[:12]}" if session_id is None else session_id
-        await self._own(caller, session)
         if turn_id and (begun := self._session_of(turn_id)) is not None:
-            if begun != first_session(self.store, session):
+            other = session_id is not None and first_session(self.store, session_id) != begun
+            if other or self._owner(begun) != caller.id:
                 raise Busy("a turn of this id is in another session")
             return turn_id
-        if session_id is not None and not waits:
-            await self._refuse_if_busy(session)
         self._count(caller)
+        if session_id is None:
+            session = f"s-{uuid.uuid4().hex[:12]}"
+            owned = self._write_owner(caller, session)  # in one transaction with the turn, mostly
+        else:
+            session = await self._claim_session(caller, session_id)
+            owned = None
+            if not waits:
+                await self._refuse_if_busy(session)
         try:
             order = await submit(self.store, self._dispatcher, content, session, turn_id=turn_id, **options)
         except ConfigError as error:
             raise BadRequest(str(error)) from None
+        finally:
+            if owned is not None:
+                await owned
         self._unfinished.setdefault(caller.id, set()).add(order.turn)
         self._audit(caller, "start", session=order.session, turn=order.turn)
         return order.turn
@@ -247,15 +259,15 @@ class SessionService:
         which. When the process that told a part of it has ended, a ``Voided`` says what to drop. Raises
         ``Leaving`` behind the last event that a process which ends has."""
         caller.need("read")
-        self._owned_turn(caller, turn_id)
+        self._find_session_of(caller, turn_id)
         hop, place = _read_id(after)
         for _ in range(hop):
             if (following := self._follower_of(turn_id)) is None:
                 raise BadRequest("no id of an event of this turn")
             turn_id = following
-        return self._followed(turn_id, hop, place)
+        return self._follow(turn_id, hop, place)
 
-    async def _followed(self, turn_id: str, hop: int, place: Place) -> AsyncIterator[ServedEvent]:
+    async def _follow(self, turn_id: str, hop: int, place: Place) -> AsyncIterator[ServedEvent]:
         while True:
             async for one in self._events(turn_id, place, follows=hop > 0):
                 yield one._replace(id=f"{hop}:{one.id}") if hop else one
@@ -265,9 +277,9 @@ class SessionService:
 
     async def result(self, caller: Caller, turn_id: str) -> TurnResult:
         """Wait for the end of a turn, and return its result. Raises ``TurnSuspended`` when it waits for an
-        answer, ``Busy`` when it was taken back or cannot begin."""
+        answer, ``Busy`` when it was taken back, ``BadRequest`` when it cannot begin."""
         caller.need("read")
-        self._owned_turn(caller, turn_id)
+        self._find_session_of(caller, turn_id)
         await self._wait_for_end(turn_id)
         while (following := self._follower_of(turn_id)) is not None:
             turn_id = following
@@ -278,9 +290,9 @@ class SessionService:
         return read_result(self._turns, self._turns.info(turn_id))
 
     def about(self, caller: Caller, turn_id: str) -> dict[str, Any]:
-        """Return how a turn stands, as JSON values: ``status`` is queued, running, suspended or ended."""
+        """Return the status of a turn, as JSON values: ``status`` is queued, running, suspended or ended."""
         caller.need("read")
-        session = self._owned_turn(caller, turn_id)
+        session = self._find_session_of(caller, turn_id)
         about: dict[str, Any] = {"turn": turn_id, "session": session}
         if not self._exists(turn_id):
             try:
@@ -309,11 +321,11 @@ class SessionService:
         """Tell a running turn something; the model reads it with its next request. Raises ``Busy`` for one
         that does not run."""
         caller.need("run")
-        self._owned_turn(caller, turn_id)
+        self._find_session_of(caller, turn_id)
         if not isinstance(text, str) or not text.strip():
             raise BadRequest("the text is empty")
         if (live := self._live.get(turn_id)) is not None and live.how is None:
-            live.gate.signals.steer(text)
+            live.signals.steer(text)
         elif self._is_run(turn_id):
             await control(self.store, turn_id, "steer", {"text": text})
         else:
@@ -324,11 +336,11 @@ class SessionService:
         """Stop a running turn, and take back one that has not begun. Nothing happens to one that has
         ended."""
         caller.need("run")
-        self._owned_turn(caller, turn_id)
+        self._find_session_of(caller, turn_id)
         if message is not None and not isinstance(message, str):
             raise BadRequest("the message is no text")
         if (live := self._live.get(turn_id)) is not None and live.how is None:
-            live.gate.signals.interrupt(message)
+            live.signals.interrupt(message)
         elif self._is_run(turn_id):
             await control(self.store, turn_id, "interrupt", {"message": message})
         elif found(self.store, turn_id) is not None:
@@ -340,7 +352,7 @@ class SessionService:
         """Have a turn run that was left unfinished, or that waits for what has arrived. One that has ended
         stays as it is."""
         caller.need("run")
-        self._owned_turn(caller, turn_id)
+        self._find_session_of(caller, turn_id)
         if self._exists(turn_id) and self._turns.info(turn_id).ended is None:
             await self._continue(turn_id)
             self._audit(caller, "resume", turn=turn_id)
@@ -349,7 +361,7 @@ class SessionService:
         """Begin a turn in a session of its own where this one was after ``at`` moves, with the changes of
         ``edit`` (``fsm_agent.sessions.store.rewind.edit_position`` says which); its id."""
         caller.need("run")
-        self._owned_turn(caller, turn_id)
+        self._find_session_of(caller, turn_id)
         if (edit or {}).keys() & {"counters", "fields"} and not caller.admin:
             raise Forbidden("counters and fields are changed by keys with the scope admin")
         self._count(caller)
@@ -361,7 +373,7 @@ class SessionService:
         session = self.store.new_session()
         forked = new_turn_id(session)
         write = fork_turn(self.store, position, session, forked, DIGEST)
-        await self._own(caller, session.id)
+        await self._claim_session(caller, session.id)
         await self.store.written(write)
         await self.store.written(lambda c: c.execute(_FREE, (forked,)) and None)
         await self._continue(forked)
@@ -394,7 +406,7 @@ class SessionService:
         """Return what the caller's suspended turns wait for, oldest first, or one of them."""
         caller.need("read")
         if turn_id:
-            self._owned_turn(caller, turn_id)
+            self._find_session_of(caller, turn_id)
             return [one for one in self._items.of_turn(turn_id) if one.answered is None]
         return [one for one in self._items.open() if self._may_see(caller, one)]
 
@@ -405,7 +417,7 @@ class SessionService:
         there = [one for one in self._items.open() if one.id == pending_id and self._may_see(caller, one)]
         if not there:
             if self.store.database.select("SELECT 1 FROM pending WHERE id = ?", pending_id):
-                self._owned_turn(caller, self._root_of(self._turn_of_item(pending_id)))
+                self._find_session_of(caller, self._root_of(self._turn_of_item(pending_id)))
                 raise Busy("this was answered already, or is no longer awaited")
             raise NotFound("nothing of this id waits")
         (item,) = there
@@ -434,7 +446,7 @@ class SessionService:
 
     def _may_see(self, caller: Caller, item: Pending) -> bool:
         try:
-            self._owned_turn(caller, self._root_of(item.turn))
+            self._find_session_of(caller, self._root_of(item.turn))
         except NotFound:
             return False
         return True
@@ -469,7 +481,7 @@ class SessionService:
     def load(self, caller: Caller, session_id: str) -> dict[str, Any]:
         """Return a session: its title, its messages, its turns, newest last."""
         caller.need("read")
-        first = self._owned(caller, session_id)
+        first = self._find_session(caller, session_id)
         session = self.store.newest(session_id)
         turns = self._turns.recent(100, session.id)
         return {
@@ -499,13 +511,13 @@ class SessionService:
             if self._is_over(turn_id, follows):
                 return
             if self._live.get(turn_id) is live:
-                await self._live.arrival(turn_id, LOOK)
+                await self._live.wait_for_arrival(turn_id, LOOK)
 
     def _recorded_events(self, turn_id: str, after: Place) -> Iterator[ServedEvent]:
         if not self._exists(turn_id):
             return
         info = self._turns.info(turn_id)
-        reached = Place(info.seq, self._recorded(turn_id, info.seq))
+        reached = Place(info.seq, self._count_recorded(turn_id, info.seq))
         if after.attempt or after.recorded > reached:
             after = min(after.recorded, reached)
             yield void(after, turn_id)
@@ -529,7 +541,7 @@ class SessionService:
                 after = Place.read(one.id)
             if over and not fresh:
                 return
-            await live.changed(number)
+            await live.wait_for_event(number)
 
     def _events_before(self, live: LiveTurn, after: Place) -> Iterator[ServedEvent]:
         """What the journal has behind ``after``, up to where the live events begin. What another attempt told
@@ -546,16 +558,17 @@ class SessionService:
         while True:
             live = self._live.get(turn_id)
             if live is not None:
-                await live.stopped()
+                await live.wait_for_stop()
             if self._is_over(turn_id, follows):
                 break
             if self._live.get(turn_id) is live:
-                await self._live.arrival(turn_id, LOOK)
+                await self._live.wait_for_arrival(turn_id, LOOK)
         if (info := self._turns.info(turn_id)).ended is None:
             self._follower.refuse_if_suspended(info)
 
     def _is_over(self, turn_id: str, follows: bool) -> bool:
-        """Whether a turn has ended, or waits for an answer. Raises ``Busy`` for one that cannot begin."""
+        """Whether a turn has ended, or waits for an answer. Raises ``Busy`` or ``BadRequest``
+        for one that never begins."""
         live = self._live.get(turn_id)
         if live is not None and live.how in (None, "ended"):
             return live.how is not None
@@ -566,7 +579,8 @@ class SessionService:
                 try:
                     still_queued(self.store, turn_id)
                 except ConfigError as error:
-                    raise Busy(str(error)) from None
+                    cannot = (queued := found(self.store, turn_id)) is not None and queued.problem
+                    raise (BadRequest if cannot else Busy)(str(error)) from None
             return False
         info = self._turns.info(turn_id)
         if info.ended is not None:
@@ -577,7 +591,7 @@ class SessionService:
             return True
         return False
 
-    def _recorded(self, turn_id: str, seq: int) -> int:
+    def _count_recorded(self, turn_id: str, seq: int) -> int:
         """How many exchanges of this visit the journal has whole, from the first on."""
         missing = [one.ordinal for one in self._turns.effects(turn_id, seq) if one.reply is None]
         there = {one.ordinal for one in self._turns.effects(turn_id, seq)}
@@ -604,29 +618,26 @@ class SessionService:
         rows = self.store.database.select(query, OWNERS, session)
         return json.loads(rows[0][0]) if rows else None
 
-    async def _own(self, caller: Caller, session: str) -> None:
-        """Make a new session the caller's. Raises ``NotFound`` for one of another key."""
+    async def _claim_session(self, caller: Caller, session: str) -> str:
+        """Make a new session the caller's; the first one of its conversation. Raises ``NotFound`` for one of
+        another key."""
         if _NAME.fullmatch(session) is None or session.startswith("c-"):
             raise BadRequest(f"no id of a session: {session[:40]!r}")
         first = first_session(self.store, session)
         if self._owner(first) is None and not self._is_stored(first):
-            values = (OWNERS, first, json.dumps(caller.id))
-            await self.store.written(
-                lambda c: (
-                    c.execute(
-                        "INSERT INTO kept_values (extension, key, value) VALUES (?, ?, ?)"
-                        " ON CONFLICT (extension, key) DO NOTHING",
-                        values,
-                    )
-                    and None
-                )
-            )
-        self._owned(caller, first)
+            await self._write_owner(caller, first)
+        return self._find_session(caller, first)
+
+    def _write_owner(self, caller: Caller, session: str) -> asyncio.Future[None]:
+        """Write whose session it is, unless it has an owner; the jobs of a store are done in order."""
+        values = (OWNERS, session, json.dumps(caller.id))
+        done = self.store.database.submit(lambda c: c.execute(_OWN, values) and None)
+        return asyncio.wrap_future(done)
 
     def _is_stored(self, session: str) -> bool:
         return bool(self.store.database.select("SELECT 1 FROM sessions WHERE id = ?", session))
 
-    def _owned(self, caller: Caller, session: str) -> str:
+    def _find_session(self, caller: Caller, session: str) -> str:
         """The first session of a conversation that the caller may see. Raises ``NotFound``."""
         first = first_session(self.store, session)
         owner = self._owner(first)
@@ -642,11 +653,11 @@ class SessionService:
             return None if queued is None else queued.session
         return first_session(self.store, rows[0][0])
 
-    def _owned_turn(self, caller: Caller, turn_id: str) -> str:
+    def _find_session_of(self, caller: Caller, turn_id: str) -> str:
         """The session of a turn that the caller may see. Raises ``NotFound``."""
         session = self._session_of(turn_id)
         try:
-            return self._owned(caller, session or "")
+            return self._find_session(caller, session or "")
         except NotFound:
             raise NotFound("no such turn") from None
 
@@ -676,16 +687,19 @@ class SessionService:
         audit.info("%s", json.dumps({"do": what, "key": caller.id, "name": caller.name, **more}))
 
 
-def _checked(content: Any) -> Any:
+def _read_content(content: Any) -> Any:
     """What a user says: text, or content parts as JSON. Raises ``BadRequest``."""
-    if isinstance(content, str):
-        if content.strip():
-            return content
-    elif isinstance(content, Sequence) and content:
-        if all(isinstance(one, Mapping) and isinstance(one.get("type"), str) for one in content):
-            return [dict(one) for one in content]
+    if isinstance(content, str) and content.strip():
+        return content
+    if not isinstance(content, Sequence) or not content or isinstance(content, str):
+        raise BadRequest("the message is empty")
+    if not all(isinstance(one, Mapping) and isinstance(one.get("type"), str) for one in content):
         raise BadRequest("a message is text, or a list of content parts, each an object with a type")
-    raise BadRequest("the message is empty")
+    try:
+        parts_of(content)
+    except ConfigError as error:
+        raise BadRequest(str(error)) from None
+    return [dict(one) for one in content]
 
 
 def _read_id(text: str) -> tuple[int, Place]:

@@ -56,14 +56,14 @@ class Sse(NamedTuple):
 
     def encode(self) -> bytes:
         """Return it as it is sent."""
-        text = self.data if isinstance(self.data, str) else dumped(self.data)
+        text = self.data if isinstance(self.data, str) else to_json(self.data)
         lines = [f"id: {self.id}"] if self.id else []
         lines += [f"event: {self.event}"] if self.event else []
         lines += [f"data: {line}" for line in text.split("\n")]
         return ("\n".join(lines) + "\n\n").encode("utf-8", "replace")
 
 
-def dumped(value: Any) -> str:
+def to_json(value: Any) -> str:
     """Return a value as JSON in one line."""
     return json.dumps(value, ensure_ascii=False, separators=(",", ":"), default=str)
 
@@ -130,7 +130,7 @@ class EventStream(Response):
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
-        beside = [asyncio.create_task(self._say_alive(send)), asyncio.create_task(_left(receive))]
+        beside = [asyncio.create_task(self._say_alive(send)), asyncio.create_task(_wait_until_left(receive))]
         sending = asyncio.create_task(self._send_events(send))
         try:
             await asyncio.wait({sending, beside[1]}, return_when=asyncio.FIRST_COMPLETED)
@@ -161,7 +161,7 @@ class EventStream(Response):
         await send({"type": "http.response.body", "body": body, "more_body": True})
 
 
-async def _left(receive: Receive) -> None:
+async def _wait_until_left(receive: Receive) -> None:
     while (await receive())["type"] != "http.disconnect":
         pass
 
@@ -204,10 +204,10 @@ def route(
 ) -> Route:
     """Return a route whose errors are answered by ``errors``, and never with a traceback."""
 
-    async def handled(request: Request) -> Response:
+    async def answer(request: Request) -> Response:
         try:
             return await handle(request)
         except Exception as error:
             return errors(service_error(error))
 
-    return Route(path, handled, methods=list(methods))
+    return Route(path, answer, methods=list(methods))

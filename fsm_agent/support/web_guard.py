@@ -39,7 +39,7 @@ def is_of_other_site(headers: Headers) -> bool:
 
 
 def is_of_other_origin(headers: Headers, origins: Collection[str]) -> bool:
-    """Say whether a page sends the request that is none of these. A program without a page names none."""
+    """Say whether a page of another origin than these sends the request. A program has no page and none."""
     return headers.get("origin") not in (None, *origins)
 
 

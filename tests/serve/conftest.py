@@ -30,7 +30,7 @@ def caller() -> Caller:
 @pytest.fixture
 def serving(store: Store) -> MakeService:
     """A service that runs turns in this process: ``async with serving(text("hello"), tools=[look]) as service``. Each
-    turn begins the script anew; options are those of ``Agent``."""
+    turn begins the script again; options are those of ``Agent``."""
 
     @asynccontextmanager
     async def made(

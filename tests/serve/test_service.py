@@ -1,16 +1,21 @@
-"""The service of sessions: what starts, what is told of it, what it comes to."""
+"""The service of sessions: how turns start, their events, their results."""
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
 
 from fsm_agent import Agent, tool
-from fsm_agent.dispatch.follow import ServedEvent
+from fsm_agent.conversation.effects import ModelRequest
+from fsm_agent.conversation.messages import ModelReply, Usage
+from fsm_agent.dispatch.follow import Place, ServedEvent
 from fsm_agent.errors import TurnSuspended
 from fsm_agent.runtime.events import StreamDelta, ToolComplete, Transition, Voided
+from fsm_agent.runtime.ports import StreamSink
+from fsm_agent.serve import live
 from fsm_agent.serve.service import (
     BadRequest,
     Busy,
@@ -19,13 +24,14 @@ from fsm_agent.serve.service import (
     Leaving,
     NotFound,
     ServiceError,
+    SessionService,
     TooMany,
 )
 from fsm_agent.sessions.store import Store
 from fsm_agent.testing import ScriptedModel, call, repeat, text, tools
 from tests.dispatch.scene import Held
 from tests.helpers.waiting import until_so
-from tests.serve.conftest import MakeService
+from tests.serve.conftest import SETTINGS, MakeService
 
 
 async def test_a_turn_is_started_followed_and_has_a_result(serving: MakeService, caller: Caller) -> None:
@@ -78,8 +84,13 @@ async def test_the_same_turn_id_begins_one_turn(serving: MakeService, caller: Ca
         turns.add(await service.start(caller, "hi", "thread-1", turn_id="mine"))
         assert turns == {"mine"}
         assert len(service.load(caller, "thread-1")["turns"]) == 1
-        with pytest.raises(Busy):
-            await service.start(caller, "hi", "thread-2", turn_id="mine")
+        for other in (caller, "thread-2"), (BOB, None), (BOB, "thread-3"):
+            with pytest.raises(Busy):
+                await service.start(other[0], "hi", other[1], turn_id="mine")
+        alone = {await service.start(caller, "hi", turn_id="alone") for _ in range(3)}
+        assert alone == {"alone"}
+        await service.result(caller, "alone")
+        assert len(service.sessions(caller)) == 2
 
 
 async def test_what_belongs_to_another_key_is_not_there(serving: MakeService, caller: Caller) -> None:
@@ -104,18 +115,20 @@ async def test_what_belongs_to_another_key_is_not_there(serving: MakeService, ca
         assert service.about(READER, turn)["status"] == "ended"
 
 
-@pytest.mark.parametrize("content", ["", " ", [], [1], {"type": "text"}, None, 3])
+@pytest.mark.parametrize(
+    "content",
+    ["", " ", [], [1], {"type": "text"}, None, 3, [{"type": "image_url", "image_url": {"url": "/etc/passwd"}}],
+     [{"type": "file", "path": "/etc/passwd"}], [{"type": "image", "source": "/etc/passwd"}]],
+)  # fmt: skip
 async def test_a_message_that_is_none_is_refused(serving: MakeService, caller: Caller, content: Any) -> None:
     async with serving(text("one")) as service:
         with pytest.raises(BadRequest):
             await service.start(caller, content)
 
 
-async def test_a_message_that_the_model_cannot_read_says_so(serving: MakeService, caller: Caller) -> None:
+async def test_a_turn_that_cannot_begin_says_so(serving: MakeService, caller: Caller) -> None:
     async with serving(text("one")) as service:
-        turn = await service.start(
-            caller, [{"type": "image_url", "image_url": {"url": "data:image/png;base64,xx"}}]
-        )
+        turn = await service.start(caller, "hi", conversation_history=[{"role": "nobody", "content": "x"}])
         with pytest.raises(ServiceError, match="the turn cannot begin"):
             await service.result(caller, turn)
         assert service.about(caller, turn)["status"] == "refused"
@@ -147,7 +160,7 @@ async def test_a_turn_that_waits_in_line_is_taken_back(serving: MakeService, cal
     async with serving(tools(call("put", {"key": "x"}, "c1")), text("done"), tools=[held.tool]) as service:
         first = await service.start(caller, "go", "thread-1")
         await until_so(lambda: bool(held.begun))
-        second = await service.start(caller, "go on", "thread-1", waits=True)
+        second = await service.start(caller, "more", "thread-1", waits=True)
         await service.interrupt(caller, second)
         with pytest.raises(Busy, match="taken back"):
             await service.result(caller, second)
@@ -270,3 +283,64 @@ async def test_a_service_that_leaves_says_so_and_another_one_goes_on(
     assert len({one.id for one in got}) == len(got)
     assert not any(isinstance(one.event.values, Voided) for one in got)
     assert len(held.begun) == 1
+
+
+class Talkative:
+    """A model that says very many pieces."""
+
+    async def call(self, request: ModelRequest, sink: StreamSink) -> ModelReply:
+        for number in range(200):
+            sink.text(f"{number} ")
+            if number % 10 == 0:
+                await asyncio.sleep(0)
+        return ModelReply(SPOKEN, usage=Usage(1, 1), model="talkative")
+
+    def use_key(self, key: str) -> None: ...
+
+    async def rebuild(self) -> None: ...
+
+    async def aclose(self) -> None: ...
+
+
+SPOKEN = "".join(f"{number} " for number in range(200))
+
+
+def shown(events: list[ServedEvent]) -> str:
+    """The text that a client shows: it drops what is void."""
+    text: list[tuple[Place, str]] = []
+    for one in events:
+        match one.event.values:
+            case Voided(after):
+                text = [(place, piece) for place, piece in text if place <= Place.read(after)]
+            case StreamDelta(str(piece)):
+                text.append((Place.read(one.id), piece))
+    return "".join(piece for _, piece in text).strip()
+
+
+@pytest.mark.parametrize(
+    "most", [10, pytest.param(60, marks=pytest.mark.slow), pytest.param(1000, marks=pytest.mark.slow)]
+)
+async def test_more_than_is_kept_is_told_again_as_the_journal_has_it(
+    store: Store, caller: Caller, most: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(live, "MOST", most)
+
+    def make_agent() -> Agent[Any, Any]:
+        return Agent(Talkative(), toolsets=[], settings=SETTINGS)
+
+    async with SessionService(make_agent, store) as service:
+        turn = await service.start(caller, "speak")
+        whole = [one async for one in service.events(caller, turn)]
+        assert shown(whole) == SPOKEN.strip()
+        for place, one in enumerate(whole[:: 1 if most == 60 else 7]):
+            before = whole[: whole.index(one) + 1]
+            rest = [other async for other in service.events(caller, turn, one.id)]
+            assert shown(before + rest) == SPOKEN.strip(), place
+        again = [one async for one in service.events(caller, turn)]
+        assert shown(again) == SPOKEN.strip()
+    async with SessionService(make_agent, store) as service:  # another process: the journal alone
+        again = [one async for one in service.events(caller, turn)]
+        assert shown(again) == SPOKEN.strip()
+        for one in whole:
+            rest = [other async for other in service.events(caller, turn, one.id)]
+            assert shown([*whole[: whole.index(one) + 1], *rest]) == SPOKEN.strip()

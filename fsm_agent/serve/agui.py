@@ -1,5 +1,5 @@
-"""The door of AG-UI: ``POST /agui`` runs the agent and answers with the events of the protocol, and ``/`` is a
-page that speaks it.
+"""The door of AG-UI: ``POST /agui`` runs the agent and answers with the protocol's events; ``/`` is a page that
+speaks it.
 
 A thread is a session, and a run with a new message is a turn of the same id. A run with ``resume`` continues
 the turn that waits. A run whose last message is not new joins: it tells the thread as it is, and follows the

@@ -1,4 +1,4 @@
-"""A run of AG-UI, from what happens in a turn: the events of the protocol, in an order that its clients accept.
+"""A run of AG-UI, from what happens in a turn: the protocol's events, in an order that its clients accept.
 
 ``RunTranslator`` is pure: it is given what the service serves, and keeps what a client has been told, so that
 it can send the messages whole where the protocol asks for it, and take back what a dead process told."""
@@ -195,6 +195,7 @@ class RunTranslator:
     def finish(self) -> Events:
         """Close a run in which nothing was to be done."""
         yield from self._close(final=True)
+        yield self._status("idle")
         yield RunFinishedEvent(thread_id=self._thread, run_id=self._run, outcome=RunFinishedSuccessOutcome())
 
     def fail(self, message: str, code: str) -> Events:
@@ -236,7 +237,7 @@ class RunTranslator:
     def _whole_state(self) -> BaseEvent:
         return StateSnapshotEvent(snapshot={**self._state, "counters": {**self._state["counters"]}})
 
-    def _status(self, status: Literal["ended"]) -> BaseEvent:
+    def _status(self, status: Literal["ended", "idle"]) -> BaseEvent:
         self._state["status"] = status
         patch = [{"op": "replace", "path": "/status", "value": status}]
         return StateDeltaEvent.model_validate({"delta": patch})

@@ -52,11 +52,13 @@ def check_order(events: list[dict[str, Any]]) -> None:
             steps ^= {step}
         elif group == "SUBAGENT":
             child = one["subagentRunId"]
-            assert (child in children) == (phase != "STARTED") and child not in gone, one
+            assert (child in children) == (phase != "STARTED"), one
+            assert child not in gone, one
             children ^= {child}
             gone |= {child} if phase != "STARTED" else set()
     if events[-1]["type"] == "RUN_FINISHED":
-        assert not any(opened.values()) and not steps and not children, (opened, steps, children)
+        assert not any(opened.values()), opened
+        assert not steps | children
     assert {one["type"] for one in events} <= {kind.value for kind in EventType}
 
 

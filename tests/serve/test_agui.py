@@ -142,7 +142,7 @@ async def test_input_that_answers_wrongly_is_refused_and_changes_nothing(
         async def refused(code: str, *messages: dict[str, Any], **more: Any) -> str:
             body = {"threadId": "th-1", "runId": "run-9", "messages": list(messages), **more}
             answer = await client.post("/agui", json=body)
-            assert answer.json()["type"] == "RUN_ERROR" and answer.json()["code"] == code, answer.text
+            assert (answer.json()["type"], answer.json()["code"]) == ("RUN_ERROR", code), answer.text
             return str(answer.json()["message"])
 
         def entry(name: str = asked["id"], **more: Any) -> list[dict[str, Any]]:
@@ -244,7 +244,8 @@ async def test_input_that_cannot_be_used_is_the_protocols_error(
 ) -> None:
     async with serving(text("no")) as service, web(service) as client:
         answer = await client.post("/agui", json=body)
-        assert answer.status_code == status and words in answer.json()["message"], answer.text
+        assert answer.status_code == status, answer.text
+        assert words in answer.json()["message"]
         assert answer.json()["type"] == "RUN_ERROR"
         assert service.sessions(ANN) == []
 

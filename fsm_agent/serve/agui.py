@@ -1,5 +1,5 @@
-"""The door of AG-UI: ``POST /agui`` runs the agent and answers with the protocol's events; ``/`` is a page that
-speaks it.
+"""The door of AG-UI: ``POST /agui`` runs the agent and answers with the events of the protocol. ``/`` is
+a page that speaks it.
 
 A thread is a session, and a run with a new message is a turn of the same id. A run with ``resume`` continues
 the turn that waits. A run whose last message is not new joins: it tells the thread as it is, and follows the
@@ -71,7 +71,7 @@ class Interrupted(Busy):
 @dataclass(slots=True)
 class Run:
     """What a request comes to: the turn to follow behind ``after``, none for a thread in which nothing runs.
-    ``snapshot``: the client is told all messages."""
+    ``snapshot``: the client receives all messages."""
 
     thread: str
     translator: RunTranslator
@@ -227,7 +227,7 @@ class AgUiDoor:
         caller_of(request).need("read")
         text = (await json_body(request)).get("text")
         if not isinstance(text, str):
-            raise BadRequest("the text is none")
+            raise BadRequest("the text is not a string")
         return JSONResponse({"blocks": await run_in_threadpool(tree, text)})
 
 

@@ -1,6 +1,6 @@
 """A run of AG-UI, from what happens in a turn: the protocol's events, in an order that its clients accept.
 
-``RunTranslator`` is pure: it is given what the service serves, and keeps what a client has been told, so that
+``RunTranslator`` is pure: it is given what the service serves, and keeps what a client has, so that
 it can send the messages whole where the protocol asks for it, and take back what a dead process told."""
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ Events = Iterator[BaseEvent]
 CHILD = "task"
 """Name of a subagent: a delegated task has a goal, and no other name."""
 LASTING = Place(-1)
-"""Where a message was told that no dead process can take back."""
+"""The place of a message that no dead process can take back."""
 
 
 class RunTranslator:
@@ -86,8 +86,8 @@ class RunTranslator:
         self._messages: list[Message] = list(messages)
         self._births: dict[str, Place] = {}
         self._used = {one.id for one in messages} | set(_call_ids(messages))
-        self._calls: dict[str, str] = {}  # calls that were told and have no result, by the engine's ids
-        self._named: dict[str, str] = {}  # the engine's ids of all that were told
+        self._calls: dict[str, str] = {}  # sent calls without a result, by the ids of the engine
+        self._named: dict[str, str] = {}  # the ids of the engine, of all sent calls
         self._text: AssistantMessage | None = None
         self._thought = ""
         self._answer: list[AssistantMessage] = []  # texts since the last call of a tool
@@ -387,7 +387,7 @@ class RunTranslator:
         outcome: SubagentFinishedOutcome | None = SubagentFinishedSuspendedOutcome() if suspended else None
         yield SubagentFinishedEvent(subagent_run_id=child, outcome=outcome)
 
-    # What was told
+    # What the client has
 
     def _keep(self, message: Message, birth: Place) -> None:
         self._messages.append(message)
@@ -406,7 +406,7 @@ class RunTranslator:
         return MessagesSnapshotEvent(messages=[one.model_copy(deep=True) for one in self._messages])
 
     def _void(self, after: Place) -> Events:
-        """Take back what was told behind a place of the journal."""
+        """Take back the messages behind a place of the journal."""
         yield from self._end_text()
         yield from self._end_thought()
         void = {name for name, birth in self._births.items() if birth >= after}

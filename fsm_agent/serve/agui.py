@@ -133,11 +133,13 @@ class AgUiDoor:
         self, given: RunAgentInput, rows: Sequence[Row], turns: Sequence[Mapping[str, Any]], turn: str
     ) -> Run:
         """Tell the thread, and the newest turn from its beginning unless it has ended."""
-        newest = turns[-1] if turns else {"turn": turn, "asked": "", "ended": None}
-        if newest["turn"] != turn or newest["ended"] is not None:
-            told = messages_of(rows, given.thread_id)
+        told = messages_of(rows, given.thread_id)
+        if turn and turn not in {one["turn"] for one in turns}:  # it is queued
+            last = [one for one in given.messages[-1:] if isinstance(one, UserMessage)]
+            return Run(given.thread_id, _translator(given, [*told, *last]), turn, snapshot=True)
+        if not turns or turns[-1]["turn"] != turn or turns[-1]["ended"] is not None:
             return Run(given.thread_id, _translator(given, told), snapshot=True)
-        told = messages_of(rows_before(rows, newest["asked"] or ""), given.thread_id)
+        told = messages_of(rows_before(rows, turns[-1]["asked"] or ""), given.thread_id)
         return Run(given.thread_id, _translator(given, told), turn, snapshot=True)
 
     async def _resumed(

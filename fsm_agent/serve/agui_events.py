@@ -208,9 +208,11 @@ class RunTranslator:
     def _moved(self, turn: str, place: Place, move: Transition) -> Events:
         yield from self._end_text()
         yield from self._end_thought()
-        if self._state["turn"] != turn:
+        handed_over = self._state["turn"] not in ("", turn)
+        if handed_over:
             yield from self._end_step()
-            self._state |= {"turn": turn, "moves": 0, "counters": {}}
+            self._state["counters"] = {}
+        self._state["turn"] = turn
         if not self._step:
             yield StepStartedEvent(step_name=move.source)
             self._step = move.source
@@ -222,6 +224,9 @@ class RunTranslator:
         self._state |= {"state": move.dest, "moves": place.seq, "move": took}
         changed = {name: now for name, now in counters.items() if self._state["counters"].get(name) != now}
         self._state["counters"] = counters
+        if handed_over:
+            yield self._whole_state()
+            return
         fields = ("turn", "state", "moves", "move")
         patch = [{"op": "replace", "path": f"/{name}", "value": self._state[name]} for name in fields]
         patch += [

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 from typing import Any
 
@@ -13,7 +14,11 @@ pytest.importorskip("ag_ui")
 from ag_ui.core import AgentCapabilities
 
 from fsm_agent import tool
+from fsm_agent.serve.keys import KeyRing
+from fsm_agent.sessions.store import Store
 from fsm_agent.testing import call, refusal, repeat, text, tools
+from tests.dispatch.scene import Held
+from tests.helpers.waiting import until_so
 from tests.serve.agui_rules import checked, said, shown, state_of
 from tests.serve.conftest import ANN, SETTINGS, MakeService, WebClient
 
@@ -278,3 +283,51 @@ async def test_the_page_and_what_it_needs_are_served(serving: MakeService, web: 
         assert AgentCapabilities.model_validate(about["capabilities"]).human_in_the_loop.interrupts
         blocks = (await client.post("/agui/markdown", json={"text": "*a* <b>"})).json()["blocks"]
         assert blocks[0]["parts"][0] == {"tag": "em", "parts": [{"text": "a"}]}
+
+
+async def test_an_approval_needs_the_scope_and_threads_belong_to_keys(
+    serving: MakeService, web: WebClient, store: Store
+) -> None:
+    keys = {
+        name: (await KeyRing(store).add(name, scopes))[1]
+        for name, scopes in (("ann", ["run"]), ("bob", ["run", "approve"]))
+    }
+    async with (
+        serving(*WIPES, tools=[wipe], settings=SUSPENDS) as service,
+        web(service, key=keys["ann"]) as ann,
+        web(service, key=keys["bob"]) as bob,
+    ):
+        first = await run(ann, user("wipe x"))
+        (asked,) = first[-1]["outcome"]["interrupts"]
+        resume = [{"interruptId": asked["id"], "status": "resolved", "payload": True}]
+        body = {"threadId": "th-1", "runId": "r2", "messages": [], "resume": resume}
+        refused = await ann.post("/agui", json=body)
+        assert (refused.status_code, refused.json()["code"]) == (403, "forbidden")
+        for stranger in (body, {**body, "resume": [], "messages": [user("mine?")]}):
+            hidden = await bob.post("/agui", json=stranger)
+            assert (hidden.status_code, hidden.json()["code"]) == (404, "not_found")
+        # it still waits
+        assert (await run(ann, run_id="r3"))[-1]["outcome"]["interrupts"] == [asked]
+
+
+async def test_another_message_while_a_turn_runs_is_refused(serving: MakeService, web: WebClient) -> None:
+    held = Held()
+    script = tools(call("put", {"key": "x"}, "c1")), text("done")
+    async with serving(*script, tools=[held.tool]) as service, web(service) as client:
+        turn = await service.start(ANN, "go", "th-1", turn_id="run-1")
+        await until_so(lambda: bool(held.begun))
+        body = {"threadId": "th-1", "runId": "run-2", "messages": [user("go"), user("me too", "u2")]}
+        refused = await client.post("/agui", json=body)
+        assert (refused.status_code, refused.json()["code"]) == (409, "conflict")
+        joined = asyncio.create_task(run(client, run_id="run-3"))
+        again = asyncio.create_task(run(client, user("go"), run_id="run-1"))
+        held.go.set()
+        await service.result(ANN, turn)
+        for events in (await joined, await again):
+            assert said(shown(events)) == [
+                "user: go",
+                'call: put {"key": "x"}',
+                "tool: put x",
+                "assistant: done",
+            ]
+            assert state_of(events)["moves"] == 6

@@ -9,7 +9,7 @@ import pytest
 
 pytest.importorskip("ag_ui")
 
-from ag_ui.core import BaseEvent, UserMessage
+from ag_ui.core import BaseEvent, ResumeEntry, UserMessage
 
 from fsm_agent.dispatch.follow import Place, ServedEvent, served
 from fsm_agent.runtime.events import (
@@ -24,6 +24,8 @@ from fsm_agent.runtime.events import (
     Voided,
 )
 from fsm_agent.serve.agui_events import RunTranslator
+from fsm_agent.serve.agui_messages import answer_of, unseen
+from fsm_agent.serve.service import BadRequest
 from fsm_agent.sessions.store.pending import Pending
 from tests.serve.agui_rules import checked, said, shown, state_of
 
@@ -168,3 +170,38 @@ def test_a_turn_that_another_agent_continues_begins_its_moves_anew() -> None:
     )  # fmt: skip
     state = state_of(events)
     assert (state["turn"], state["moves"], state["counters"]) == ("t-2", 1, {"iterations": 1})
+
+
+@pytest.mark.parametrize(
+    ("kind", "payload", "answer"),
+    [
+        ("approval", {"approved": True}, True), ("approval", {"approved": False}, False), ("approval", "session", "session"),
+        ("approval", {"approved": True, "choice": "session"}, "session"), ("question", {"answer": "tea"}, "tea"),
+        ("question", "tea", "tea"), ("question", 2, 2), ("result", {"rows": [1]}, {"rows": [1]}), ("timer", None, None),
+    ],
+)  # fmt: skip
+def test_an_interrupt_is_answered_by_the_schema_and_in_short(kind: str, payload: Any, answer: Any) -> None:
+    assert answer_of(ResumeEntry(interrupt_id="p-1", status="resolved", payload=payload), kind) == answer
+
+
+@pytest.mark.parametrize(
+    ("kind", "entry"),
+    [
+        ("approval", {"status": "resolved"}), ("approval", {"status": "resolved", "payload": {"answer": "yes"}}),
+        ("question", {"status": "cancelled"}), ("question", {"status": "resolved", "payload": {"answer": ["a"]}}),
+        ("approval", {"status": "resolved", "payload": {"approved": True, "editedArgs": {"path": "/"}}}),
+    ],
+)  # fmt: skip
+def test_what_answers_nothing_is_refused(kind: str, entry: dict[str, Any]) -> None:
+    with pytest.raises(BadRequest):
+        answer_of(ResumeEntry.model_validate({"interruptId": "p-1", **entry}), kind)
+
+
+def test_new_messages_are_those_behind_what_the_session_has() -> None:
+    one, two, three = (UserMessage(id=name, content=name) for name in ("one", "two", "three"))
+    rows = [{"role": "user", "content": "one"}, {"role": "assistant", "content": "yes"}]
+    assert unseen([one, two], rows) == ([two], True)
+    assert unseen([one, two, three], rows) == ([two, three], True)
+    assert unseen([two], rows) == ([two], False)
+    assert unseen([one], []) == ([one], True)
+    assert unseen([], rows) == ([], False)

@@ -56,9 +56,9 @@ function patched(state, delta) {
 }
 
 export class Thread {
-  /** `changed` is called after each change, `began` when the thread is known to the server. */
-  constructor(id, changed, began = () => {}) {
-    Object.assign(this, { id, changed, began, messages: [], state: null, path: [], asks: [], children: [], error: null, note: "", running: false, lost: false });
+  /** `changed` is called after each change, `over` when a run has ended. */
+  constructor(id, changed, over = () => {}) {
+    Object.assign(this, { id, changed, over, messages: [], state: null, path: [], asks: [], children: [], error: null, note: "", running: false, lost: false });
     this.end = new AbortController();
   }
 
@@ -97,7 +97,6 @@ export class Thread {
           again = 0;
           over = event.type === "RUN_FINISHED" || (event.type === "RUN_ERROR" && event.code !== "leaving");
           REDUCED[event.type]?.(this, event);
-          if (event.type === "RUN_STARTED") this.began();
           this.changed();
         }, this.end.signal);
       } catch (error) {
@@ -114,6 +113,7 @@ export class Thread {
       await new Promise((resolve) => setTimeout(resolve, RETRY[Math.min(again, RETRY.length - 1)]));
     }
     this.running = false;
+    this.over();
     this.changed();
   }
 }

@@ -86,7 +86,7 @@ def test_a_call_whose_process_died_is_told_once_more() -> None:
     events = run_of(*before, at("3.2-7.1", done), at("3.2", Voided("3.2")), at("3.2-8.1", done))
     assert said(shown(events, [GO])) == ["user: go", 'call: look {"key": "a"}', "tool: saw a"]
     assert [one["type"] for one in events].count("TOOL_CALL_START") == 1
-    # and where nothing of it was told, nothing is taken back
+    # and where the client has nothing of it, nothing is taken back
     events = run_of(*before, at("3.2", Voided("3.2")))
     assert "MESSAGES_SNAPSHOT" not in {one["type"] for one in events}
 

@@ -41,6 +41,7 @@ class Browser:
         self._closing = ExitStack()
         self.errors: list[str] = []
         self.strange: list[str] = []
+        self._forgiven: re.Pattern[str] | None = None
 
     def serve(self, workshop: DebugSession, first: str | None = None) -> Any:
         from fsm_agent.debug.web.serve import DebugServer
@@ -76,8 +77,24 @@ class Browser:
         still: bool = False,
         ready: str = ", ".join(f".chip.engine.{phase}" for phase in PHASES),
     ) -> Any:
-        """``text``: pixels of the reader's usual text; ``still``: a reader who wants nothing to move;
-        ``ready``: what the page has when it is there."""
+        """A page with a map. ``text``: pixels of the reader's usual text; ``still``: a reader who wants nothing
+        to move; ``ready``: what the page has when it is there."""
+        page = self.visit(url, width, height, dark, text=text, still=still)
+        page.wait_for_selector("#map [id^=state-]")
+        page.wait_for_selector(ready)
+        return page
+
+    def visit(
+        self,
+        url: str,
+        width: int = 1280,
+        height: int = 800,
+        dark: bool = False,
+        *,
+        text: int = 16,
+        still: bool = False,
+    ) -> Any:
+        """Any page of ours."""
         context = self._chromium.new_context(
             viewport={"width": width, "height": height},
             color_scheme="dark" if dark else "light",
@@ -92,12 +109,15 @@ class Browser:
         page.on("pageerror", lambda error: self.errors.append(str(error)))
         page.on("request", lambda request: self._look(request.url, url))
         page.goto(url)
-        page.wait_for_selector("#map [id^=state-]")
-        page.wait_for_selector(ready)
         return page
 
+    def forgive(self, what: re.Pattern[str]) -> None:
+        """Errors of the network that a test brings about."""
+        self._forgiven = what
+
     def _hear(self, message: Any) -> None:
-        if message.type in ("error", "warning"):
+        forgiven = self._forgiven is not None and self._forgiven.search(message.text)
+        if message.type in ("error", "warning") and not forgiven:
             self.errors.append(message.text)
 
     def _look(self, asked: str, own: str) -> None:

@@ -56,6 +56,7 @@ RUN = (
     "docs/prompt.md",
     "docs/properties.md",
     "docs/sandbox.md",
+    "docs/serve-agui.md",
     "docs/serve.md",
     "docs/stores.md",
     "docs/streaming.md",

@@ -59,22 +59,22 @@ class Asset:
 @cache
 def assets() -> dict[str, Asset]:
     """By their path below ``static``, with slashes."""
+    return gather(files("fsm_agent.debug.web") / "static")
+
+
+def gather(folder: Traversable) -> dict[str, Asset]:
+    """Read the files of a page, by their paths below its folder."""
     found: dict[str, Asset] = {}
-    _gather(files("fsm_agent.debug.web") / "static", "", found)
-    return found
-
-
-def _gather(folder: Traversable, above: str, found: dict[str, Asset]) -> None:
     for entry in folder.iterdir():
         if entry.is_dir():
-            _gather(entry, f"{above}{entry.name}/", found)
+            found |= {f"{entry.name}/{path}": asset for path, asset in gather(entry).items()}
             continue
         ending = "." + entry.name.rpartition(".")[2]
         if ending in TYPES:
             body = entry.read_bytes()
-            found[above + entry.name] = Asset(
-                body, TYPES[ending], f'"{hashlib.sha256(body).hexdigest()[:16]}"'
-            )
+            tag = f'"{hashlib.sha256(body).hexdigest()[:16]}"'
+            found[entry.name] = Asset(body, TYPES[ending], tag)
+    return found
 
 
 # ----------------------------------------------------------------------------------------------------

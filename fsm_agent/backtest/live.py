@@ -36,6 +36,7 @@ from fsm_agent.conversation.effects import (
 )
 from fsm_agent.errors import ConfigError, FsmAgentError
 from fsm_agent.extension import Extension
+from fsm_agent.features.limits import UnknownPrice
 from fsm_agent.providers.config_file import CONFIG
 from fsm_agent.runtime.authority import SETTINGS
 from fsm_agent.sessions.store import Store
@@ -205,8 +206,8 @@ class Live:
     async def run(
         self, places: Sequence[Place], heard: Callable[[Fork], None] = lambda fork: None
     ) -> list[Fork]:
-        """Run the forks one after the other. ``heard`` gets each as it comes. Raises ``ConfigError`` for a
-        model without a known price."""
+        """Run the forks one after the other. ``heard`` gets each as it comes. Raises ``UnknownPrice``
+        for a model without one."""
         found = []
         for place in places:
             found.append(await self._fork(place))
@@ -257,10 +258,8 @@ class Live:
                     result = await turn.arun()
                 finally:
                     usd = await self._purse.took(self.store, turn.id, turn.id.rpartition("-")[0], "turn")
-            except ConfigError as error:
-                if "price" in str(error):
-                    raise
-                return replace(blank, kind="refused", why=str(error), recorded=before)
+            except UnknownPrice:  # of every fork, not of this one
+                raise
             except FsmAgentError as error:
                 return replace(blank, kind="refused", why=str(error), recorded=before)
         now = self._ending(turn.id, place.at)

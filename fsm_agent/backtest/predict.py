@@ -29,7 +29,9 @@ from fsm_agent.errors import ConfigError
 from fsm_agent.fsm.base_turn import BaseTurn
 from fsm_agent.fsm.machine import Machine
 from fsm_agent.fsm.table import Row
+from fsm_agent.sessions.store import Store
 from fsm_agent.sessions.store.journal.read import Turns
+from fsm_agent.sessions.store.reports.insights import rows_by_turn
 
 CALL = "CallLLM"
 """The state that asks a model once in each visit."""
@@ -163,17 +165,36 @@ def improbable(paths: Mapping[str, Path], most: int) -> list[Improbable]:
     return sorted(found, key=lambda one: -one.bits)[:most]
 
 
+LEARNED = 2_000
+"""Newest turns that probabilities of events are learned from."""
+FEW, IMPROBABLE, LEAST_BITS = 20, 5, 3.0
+"""Turns without which none is called improbable; how many are named; by how many bits one has to be it."""
+
+
+def improbable_turns(store: Store, days: float) -> list[Improbable]:
+    """The turns of the last days with the most improbable paths; without enough turns to learn from none."""
+    rows = rows_by_turn(store, days, TURN.digest, LEARNED)
+    if len(rows) < FEW:
+        return []
+    known = {row.id: row for row in TURN.rows}
+    found = improbable({turn: [known[one] for one in ids] for turn, ids in rows.items()}, IMPROBABLE)
+    return [one for one in found if one.bits >= LEAST_BITS]
+
+
 class _Drawn(BaseTurn):
     """A turn that is its place in the table and its counters."""
 
 
 def draw(events: Events, machine: Machine, limits: Mapping[str, int], chance: random.Random) -> list[Row]:
-    """The rows of one random turn under ``limits``. It ends, because every turn of the table does."""
+    """The rows of one random turn under ``limits``. It ends, because every turn of the table does. Raises
+    ``ConfigError`` in a state in which no recorded turn was."""
     turn = _Drawn(turn_id="predicted", limits=dict(limits))
     turn.enter(machine.table)
     rows: list[Row] = []
     while turn.state != machine.table.final:
         shares = events.after(turn.state, [row.id for row in rows[-max(ORDERS) :]])
+        if not shares:
+            raise ConfigError("no recorded turn was in this state", turn.state, "a change that predicts less")
         (event,) = chance.choices(list(shares), list(shares.values()))
         rows.append(machine.advance(turn, event).row)
     return rows
@@ -246,11 +267,12 @@ def drawn(
     *,
     machine: Machine = MACHINE,
     seed: int = 0,
+    turns: int = TURNS,
 ) -> list[list[Row]]:
-    """The rows of ``TURNS`` random turns of the kind that ``forecast`` counts."""
+    """The rows of random turns of the kind that ``forecast`` counts."""
     chance, paths = random.Random(seed), [one.rows for one in observed]  # noqa: S311 - no secret
     events, known = Events(paths, best_order(paths)), limits or [one.limits for one in observed]
-    return [draw(events, machine, chance.choice(known), chance) for _ in range(TURNS)]
+    return [draw(events, machine, chance.choice(known), chance) for _ in range(turns)]
 
 
 def _figures(

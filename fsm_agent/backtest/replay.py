@@ -11,16 +11,19 @@ import asyncio
 import pprint
 from collections import defaultdict, deque
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from itertools import product
 from typing import Any
 
 from fsm_agent.backtest.playback import opening_of, play_turn
-from fsm_agent.composition.turn_wiring import TurnState
+from fsm_agent.composition.turn_wiring import TURN, TurnState
 from fsm_agent.conversation.effects import CallModel, RunTool
 from fsm_agent.conversation.messages import Message
 from fsm_agent.errors import ConfigError
 from fsm_agent.fsm.codec import restore
+from fsm_agent.fsm.journal import Step
+from fsm_agent.fsm.properties import Monitor, Property
+from fsm_agent.fsm.table import Counted
 from fsm_agent.sessions.store import Store
 from fsm_agent.sessions.store.journal.read import AGENT_TURN, Effect, Turns
 from fsm_agent.sessions.store.rewind import position_of
@@ -31,11 +34,14 @@ from fsm_agent.support.texts import one_line
 
 @dataclass(frozen=True, slots=True)
 class Replayed:
-    """How a replay went: the rows that were taken, in order, why the turn ended, and its answer."""
+    """How a replay went: the rows that were taken, in order, why the turn ended, and its answer; ``steps``
+    with the counters that they changed, and the ``turn`` with its limits."""
 
     moves: list[str]
     turn_exit_reason: str | None
     final_response: str | None
+    steps: Sequence[Step] = field(default=(), compare=False, repr=False)
+    turn: Counted | None = field(default=None, compare=False, repr=False)
 
 
 class Replay:
@@ -79,7 +85,8 @@ class Replay:
             what = f"{made.missing.kind} {call}".strip()
             raise AssertionError(f"the turn asked for something that is not in the record: {what}")
         reason = turn.exit.value if turn.exit else None
-        return Replayed([step.row for step in made.steps], reason, turn.ending.final_response)
+        moves = [step.row for step in made.steps]
+        return Replayed(moves, reason, turn.ending.final_response, made.steps, turn)
 
     def left(self) -> list[str]:
         """Answers that were not asked for: kinds of requests, and ids of calls."""
@@ -119,10 +126,11 @@ OPENED = (
 WIDTH = 120
 
 
-def make_test(store: Store, turn_id: str, *, shrink: bool = False) -> str:
+def make_test(store: Store, turn_id: str, *, shrink: bool = False, broken: Property | None = None) -> str:
     """The text of a test that plays the turn again and checks its moves and its end. ``shrink``: with the
-    fewest replies that lead to the same last row. Raises ``ConfigError`` for a turn that has not ended, is
-    too long, or does not come out the same (one that was forked with changes of its state, for instance)."""
+    fewest replies that lead to the same last row, or that break the property ``broken``. Raises
+    ``ConfigError`` for a turn that has not ended, is too long, does not break the property, or does not come
+    out the same (one that was forked with changes of its state, for instance)."""
     turns = Turns(store.database)
     info = turns.info(turn_id).moved_by(AGENT_TURN)
     if info.ended is None or not info.seq:
@@ -134,12 +142,17 @@ def make_test(store: Store, turn_id: str, *, shrink: bool = False) -> str:
     made = _check_replay(recorded, moves, turn_id)
     how = f"It ended with {info.exit} after {len(moves)} moves."
     if shrink:
+        keeps = None if broken is None else breaks(broken)
+        if broken is not None and keeps is not None and not keeps(made):
+            raise ConfigError("this turn does not break the property", broken.says, "a turn that breaks it")
         before = len(recorded["model"])
-        recorded, made = shrunk(recorded)
+        recorded, made = shrunk(recorded, keeps)
         how += f" Shrunk from {before} replies of the model to {len(recorded['model'])}."
+        how += "" if broken is None else f" It breaks: {broken.says}"
     final = made.final_response if shrink else result.get("final_response")
     asked = one_line(mask_json(info.asked), 80)
-    return text_of_test(turn_id, asked, how, recorded, made.moves, str(info.exit), final)
+    ended = made.turn_exit_reason if shrink else info.exit
+    return text_of_test(turn_id, asked, how, recorded, made.moves, str(ended), final)
 
 
 def recording_of(store: Store, turn_id: str) -> dict[str, Any]:
@@ -259,6 +272,20 @@ def _literal(value: Any) -> str:
 
 
 Keeps = Callable[[Replayed], bool]
+
+
+def breaks(claimed: Property) -> Keeps:
+    """Whether a replay breaks a property of the agent's table. Raises ``TableError`` for one that names what
+    the table does not have."""
+    table = replace(TURN, properties=(claimed,))
+
+    def keeps(one: Replayed) -> bool:
+        assert one.turn is not None
+        return bool(Monitor(table, one.turn).replayed(one.steps))
+
+    return keeps
+
+
 LOWERED = ("max_iterations", "api_max_retries")
 """Settings without which a turn that used up a limit would need all of its replies."""
 

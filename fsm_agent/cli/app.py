@@ -27,13 +27,14 @@ _PLAIN: dict[str, Any] = {"rich_markup_mode": None, "pretty_exceptions_enable": 
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """A command with subcommands. With ``alone`` the command ``show`` runs when only options are given, with
+    """A command with subcommands. With ``alone`` the command ``first`` runs when only options are given, with
     ``default`` also when no subcommand is named."""
 
     help: str
-    commands: Mapping[str, tuple[str, str]]
+    commands: Mapping[str, tuple[str, str] | Group]
     alone: bool = False
     default: bool = False
+    first: str = "show"
 
 
 SESSIONS: Mapping[str, tuple[str, str]] = {
@@ -56,6 +57,21 @@ COMMANDS: Mapping[str, tuple[str, str] | Group] = {
     "chat": ("chat:chat", "Talk with the agent, turn after turn."),
     "worker": ("remote:worker", "Run queued turns until a signal comes."),
     "acp": ("acp:acp", "Serve an editor (Agent Client Protocol)."),
+    "serve": Group(
+        'Serve programs and browsers over HTTP. "serve" alone is short for "serve start".',
+        {
+            "start": ("serve:start", "Serve until a signal comes."),
+            "keys": Group(
+                "Keys of this server: who may do what.",
+                {
+                    "add": ("serve:add_key", "Make a key, and print it once."),
+                    "list": ("serve:list_keys", "List the keys, without their secrets."),
+                    "remove": ("serve:remove_key", "Forget a key: it is refused from then on."),
+                },
+            ),
+        },
+        alone=True, first="start",
+    ),
     "verify": ("app:verify", "Prove that every turn ends, and print the verdict and the bounds."),
     "simulate": ("simulate:simulate", "Run a turn against a provider that fails."),
     "backtest": ("backtest:backtest", "Play recorded turns under a change, and compare."),
@@ -161,7 +177,9 @@ class LazyCommands(MutableMapping[str, Any]):
 def _made(name: str, entry: tuple[str, str] | Group) -> Any:
     if isinstance(entry, Group):
         kind = Commands if not entry.alone else ShowByDefault if entry.default else ShowAlone
-        return kind(name=name, help=entry.help, table=entry.commands, rich_markup_mode=None)
+        made = kind(name=name, help=entry.help, table=entry.commands, rich_markup_mode=None)
+        made.first = entry.first
+        return made
     module, _, function = entry[0].partition(":")
     single = typer.Typer(add_completion=False, **_PLAIN)
     single.command(name)(getattr(import_module(f"fsm_agent.cli.{module}"), function))
@@ -170,6 +188,8 @@ def _made(name: str, entry: tuple[str, str] | Group) -> Any:
 
 class Commands(TyperGroup):
     """Shows help when no command is named; an unknown command is an error that lists the known ones."""
+
+    first = "show"
 
     def __init__(
         self, *, table: Mapping[str, tuple[str, str] | Group] = COMMANDS, commands: Any = None, **attrs: Any
@@ -210,9 +230,9 @@ class ShowByDefault(Commands):
     """``diagram …`` is ``diagram show …`` unless the first word is a command of the group."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Treat an unknown subcommand as the argument of ``show``."""
+        """Treat an unknown subcommand as the argument of the first one."""
         if not args or (args[0] not in self.commands and args[0] not in ctx.help_option_names):
-            args = ["show", *args]
+            args = [self.first, *args]
         return super().parse_args(ctx, args)
 
 
@@ -220,9 +240,9 @@ class ShowAlone(Commands):
     """``config`` and ``config --json`` are ``config show``."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Run ``show`` when only options are given."""
+        """Run the first subcommand when only options are given."""
         alone = not args or (args[0].startswith("-") and args[0] not in ctx.help_option_names)
-        return super().parse_args(ctx, ["show", *args] if alone else args)
+        return super().parse_args(ctx, [self.first, *args] if alone else args)
 
 
 app = typer.Typer(

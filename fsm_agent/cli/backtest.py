@@ -30,7 +30,7 @@ from fsm_agent.backtest.report import (
 from fsm_agent.backtest.run import Backtest, Found, describe_change, identity
 from fsm_agent.backtest.verdict import KINDS, Verdict
 from fsm_agent.cli.arguments import nest_settings
-from fsm_agent.cli.live import LiveOptions, continue_turns, live_as_markdown, show_live
+from fsm_agent.cli.live import LiveOptions, continue_turns, live_as_html, live_as_markdown, show_live
 from fsm_agent.cli.options import BaseUrl, Home, Json, Model, Sets
 from fsm_agent.cli.screen import WholeTable, console_of, count, put, screen
 from fsm_agent.cli.sessions import store_of
@@ -129,7 +129,7 @@ def backtest(
         more = "" if forks is None else live_as_markdown(forks, escape)
         _write(markdown, as_markdown(found) + more)
     if html is not None:
-        _write(html, as_html(found))
+        _write(html, as_html(found) + ("" if forks is None else live_as_html(forks)))
     if as_json_:
         print(as_json(found, None if forks is None else forks.to_dict()))
     else:

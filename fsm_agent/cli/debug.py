@@ -186,12 +186,12 @@ def _page(session: DebugSession, first: str | None, target: DebugTarget, given: 
         if target.open_page and sys.stdout.isatty():
             webbrowser.open(server.url)
 
-    _end_in_order()
+    end_in_order()
     server.run(ready)
     return 130  # served until interrupted
 
 
-def _end_in_order() -> None:
+def end_in_order() -> None:
     """Let SIGTERM and SIGHUP end the command as an interrupt does: turns that are paused are released."""
 
     def leave(number: int, frame: object) -> None:

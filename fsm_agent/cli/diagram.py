@@ -26,6 +26,7 @@ from fsm_agent.errors import ConfigError
 from fsm_agent.fsm.journal import Step
 from fsm_agent.fsm.table import Table
 from fsm_agent.settings.model import dot_names
+from fsm_agent.support.installation import install_command
 from fsm_agent.support.redaction import mask
 
 if TYPE_CHECKING:
@@ -77,8 +78,15 @@ def show(
     ] = False,
     home: Home = None,
     dark: Dark = False,
+    live: Annotated[
+        str | None,
+        typer.Option(metavar="FILE", help="Serve a page that shows and edits the table while you write it."),
+    ] = None,
+    port: Annotated[int, typer.Option(help="Port of the page; 0 for any that is free.")] = 0,
 ) -> int:
     """Print a table as a diagram or text. The word "show" may be left out."""
+    if live is not None:
+        return _serve_live(live, port, home)
     if html is not None:
         return page(name, html, overlay, coverage or ())
     table, chosen = table_of(name), _choose_format("svg" if format == "png" else format, _NAMES)
@@ -128,6 +136,16 @@ def _print(text: str, format: str, dark: bool) -> None:
     if sys.stdout.isatty():
         raise ConfigError("a PNG is nothing for a terminal", format, "> FILE.png")
     sys.stdout.buffer.write(as_png(text, dark=dark))
+
+
+def _serve_live(where: str, port: int, home: str | None) -> int:
+    try:
+        from fsm_agent.cli.live_table import serve_table
+    except ImportError as error:
+        raise ConfigError(
+            f"the page needs {error.name}, which is not installed", None, install_command("debug")
+        ) from None
+    return serve_table(where, port, home)
 
 
 def page(name: str | None, path: str, overlay: str | None, coverage: Sequence[str]) -> int:

@@ -31,8 +31,7 @@ from fsm_agent.cli.screen import (
 from fsm_agent.cli.sessions import store_of
 from fsm_agent.composition.turn_wiring import TURN
 from fsm_agent.errors import ConfigError
-from fsm_agent.sessions.store import Store
-from fsm_agent.sessions.store.reports.insights import Insights, insights, rows_by_turn
+from fsm_agent.sessions.store.reports.insights import Insights, insights
 
 if TYPE_CHECKING:
     from fsm_agent.backtest.predict import Improbable
@@ -46,10 +45,6 @@ RECOVERIES = frozenset(
     ).intersection(row.spends)
 )
 """Rows that spend something which is there for when things go wrong."""
-LEARNED = 2_000
-"""Turns that probabilities are learned from, the newest."""
-FEW, IMPROBABLE, LEAST_BITS = 20, 5, 3.0
-"""Turns without which none is called improbable; how many are named; by how many bits one has to be it."""
 LEAST_WAIT = 60
 """Seconds of waiting that are named."""
 ROWS = 12
@@ -86,7 +81,9 @@ def report(
         raise ConfigError("--days is out of range", days, "more than 0, less than 100,000")
     store = store_of(home)
     found = insights(store, days, RECOVERIES)
-    rare = _improbable(store, days)
+    from fsm_agent.backtest.predict import improbable_turns
+
+    rare = improbable_turns(store, days)
     if as_json:
         told = found.to_dict() | {"improbable": [asdict(one) for one in rare]}
         print(json.dumps({"days_asked": days, **told}))
@@ -97,18 +94,6 @@ def report(
         return 0
     put(screen(), *_parts(found, rare, days))
     return 0
-
-
-def _improbable(store: Store, days: float) -> list[Improbable]:
-    """The turns with the most improbable paths; without enough turns to learn from none."""
-    from fsm_agent.backtest.predict import improbable
-
-    rows = rows_by_turn(store, days, TURN.digest, LEARNED)
-    if len(rows) < FEW:
-        return []
-    known = {row.id: row for row in TURN.rows}
-    found = improbable({turn: [known[one] for one in ids] for turn, ids in rows.items()}, IMPROBABLE)
-    return [one for one in found if one.bits >= LEAST_BITS]
 
 
 def _parts(found: Insights, rare: Sequence[Improbable], days: float) -> Iterator[RenderableType]:

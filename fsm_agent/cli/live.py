@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -160,6 +161,35 @@ def live_as_markdown(found: LiveFound, md: Callable[[str], str]) -> str:
         lines += [f"| {' | '.join(_COLUMNS)} |", f"|{'---|' * len(_COLUMNS)}"]
         lines += [f"| {' | '.join(md(preview(cell, 100)) for cell in cells)} |" for cells in _rows(found)]
     return "\n".join(lines) + "\n"
+
+
+def live_as_html(found: LiveFound) -> str:
+    """The part of the page: each fork beside what was recorded."""
+    lines = [f"<h2>{html.escape(_headline(found))}</h2>"]
+    for kind, words in KINDS.items():
+        forks = [one for one in found.forks if one.kind == kind]
+        if forks:
+            shown = "".join(map(_html_fork, forks[:MOST]))
+            more = f"<p>{len(forks) - MOST:,} more" if len(forks) > MOST else ""
+            opened = " open" if kind == found.forks[0].kind else ""
+            lines.append(
+                f"<details{opened}><summary>{len(forks):,} × {words}</summary>{shown}{more}</details>"
+            )
+    return "\n".join(lines) + "\n"
+
+
+def _html_fork(one: Fork) -> str:
+    place = f"{one.place.state}, after move {one.place.at}, by {one.model}, {dollars(one.usd)}"
+    first = f"; move {one.first} is the first other one" if one.first else ""
+    why = f"<p>{html.escape(one.why)}" if one.why else ""
+    sides = "".join(
+        f"<section><b>{name}</b><p>{html.escape(ending.exit)}, {count(ending.requests, 'request')}"
+        f"<p>{html.escape(', '.join(ending.tools))}<p>{html.escape(ending.answer)}</section>"
+        for name, ending in (("recorded", one.recorded), ("now", one.now))
+        if ending is not None
+    )
+    head = f"<h3><code>{html.escape(one.place.turn)}</code></h3><p>{html.escape(place + first)}"
+    return f"<article>{head}{why}<div class=sides>{sides}</div></article>"
 
 
 _COLUMNS = ("turn", "from", "recorded", "now", "cost")

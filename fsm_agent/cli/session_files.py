@@ -19,6 +19,7 @@ from fsm_agent.cli.options import Home, HomeFolder, Json
 from fsm_agent.cli.screen import clean, count, preview, put, say, screen, since
 from fsm_agent.cli.sessions import AnyName, none_yet, store_of
 from fsm_agent.errors import ConfigError
+from fsm_agent.fsm.properties import Property
 from fsm_agent.providers.config_file import config_of
 from fsm_agent.providers.profiles import PROFILES
 from fsm_agent.sessions.checkpoints import Checkpoint, Checkpoints
@@ -217,6 +218,10 @@ def export(
     shrink: Annotated[
         bool, typer.Option("--shrink", help="Of a test: only the replies that its end needs.")
     ] = False,
+    breaks: Annotated[
+        str | None,
+        typer.Option(metavar="MODULE:NAME", help="With --shrink: only those that break this property."),
+    ] = None,
     home: Home = None,
 ) -> int:
     """Write a session or a turn as lines of JSON, or a turn as a test. Secrets are masked."""
@@ -224,6 +229,9 @@ def export(
         raise ConfigError("unknown export format", format, ", ".join(FORMATS))
     if shrink and format != "pytest":
         raise ConfigError("only a test can be shrunk", format, "--format pytest")
+    broken = None if breaks is None else _property_of(breaks)
+    if broken is not None and not shrink:
+        raise ConfigError("a property is for a test that is shrunk", breaks, f"--shrink --breaks {breaks}")
     store = store_of(home)
     kind, found = one_of(store, name)
     secrets = [os.environ.get(profile.key_env or "", "") for profile in PROFILES.values()]
@@ -237,7 +245,7 @@ def export(
             raise ConfigError(
                 "a test is made of one turn", f"session {found}", "the id of a turn: fsm-agent sessions show"
             )
-        lines = iter(make_test(store, found, shrink=shrink).splitlines())
+        lines = iter(make_test(store, found, shrink=shrink, broken=broken).splitlines())
     else:
         lines = (export_session if kind == "session" else export_turn)(
             store.database, found, raw=raw, secrets=secrets
@@ -254,6 +262,16 @@ def export(
         file=sys.stderr,
     )
     return 0
+
+
+def _property_of(name: str) -> Property:
+    from fsm_agent.cli.arguments import attribute_of
+
+    allowed = "module:attribute of a property, as never(…) makes it"
+    found = attribute_of(name, "the property", allowed)
+    if not isinstance(found, Property):
+        raise ConfigError("this is no property", name, allowed)
+    return found
 
 
 def _is_of_the_store(path: Path, store: Store) -> bool:

@@ -1,7 +1,7 @@
 """The neighborhood of one state: every row of it with its guard in words, and only the states before and
 after it.
 
-Sources are on the left, the state in the middle, and its destinations on the right."""
+Sources are at the top, the state is in the middle, and its destinations are at the bottom."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from fsm_agent.diagram.geometry import wrap_names
+from fsm_agent.diagram.layout import COLUMN
 from fsm_agent.diagram.markdown import row_grid, runs_in_words
 from fsm_agent.diagram.model import (
     Arrow,
@@ -29,11 +30,12 @@ from fsm_agent.errors import ConfigError
 from fsm_agent.fsm.layout import Layout, Route, Side
 from fsm_agent.fsm.table import Row, Table
 
-MARGIN, GAP, LABEL_GAP = 24.0, 28.0, 8.0
-NEIGHBOUR = 180.0  # least width of a box at the side
-SIDE = 250.0  # width of such a box at which a list is broken
-NARROW = 120.0  # width at which a label is broken
-LONG = 640.0  # the same of the state's own box: with both sides a picture stays near 1,600 pixels
+MARGIN, GAP, LABEL_GAP = 24.0, 12.0, 8.0
+NEIGHBOUR = 130.0  # least width of a neighbor's box
+SIDE = 200.0  # width of such a box at which a list is broken
+NARROW = 100.0  # width at which a label is broken
+LOOP = 58.0  # width of an arrow from the state to itself, without its label
+COLUMN_AT_11 = COLUMN * 13 / 11  # a picture of this width has text of 11 pixels in a column of a page
 
 
 def neighbourhood(table: Table, state: str) -> Diagram:
@@ -51,79 +53,112 @@ def neighbourhood(table: Table, state: str) -> Diagram:
 
 
 def around(diagram: Diagram, state: str) -> Layout:
-    """Places for the boxes of a neighbourhood, in three columns, and straight arrows between them."""
+    """Places for the boxes of a neighbourhood, in three rows, and straight arrows between them: what only
+    leads to the state is above it, where it leads is below."""
     ahead = [a.dest for a in diagram.arrows if a.source == state and a.dest != state]
     behind = [a.source for a in diagram.arrows if a.source != state and a.source not in ahead]
-    sizes = {box.state: measure(box, LONG if box.state == state else SIDE) for box in diagram.boxes}
+    if not ahead:
+        return _beside(diagram, state, behind)
     own = [a for a in diagram.arrows if a.source == a.dest]
-    room = {name: _room(diagram, state, names) for name, names in (("left", behind), ("right", ahead))}
-    heights = {name: max(sizes[name][1], _slots(diagram, state, name)) for name in [*behind, *ahead]}
-    tall = max([_height(behind, heights), _height(ahead, heights), sizes[state][1]])
-    side = max([NEIGHBOUR, *(sizes[name][0] for name in behind)])
-    middle = MARGIN + (side + room["left"] if behind else 0)
-    right = middle + sizes[state][0] + max([room["right"], *(_label(a)[0] + 100 for a in own)])
-    boxes = {state: (middle, MARGIN, sizes[state][0])}
+    loop = max((_label(a)[0] + LOOP for a in own), default=0.0)
+    sizes = {box.state: measure(box, SIDE) for box in diagram.boxes if box.state != state}
+    widths = {name: max(NEIGHBOUR, sizes[name][0], _slots(diagram, state, name)) for name in sizes}
+    wide = max(_width(behind, widths), _width(ahead, widths))
+    broken = max(wide, COLUMN_AT_11 - 2 * MARGIN - loop)
+    width, height = next(measure(box, broken) for box in diagram.boxes if box.state == state)
+    wide = max(wide, width)
+    boxes: dict[str, tuple[float, float, float]] = {}
     routes: dict[tuple[str, str], Route] = {}
-    for names, x, width in ((behind, MARGIN, side), (ahead, right, NEIGHBOUR)):
-        y = MARGIN + (tall - _height(names, heights)) / 2
+    y = MARGIN
+    for names in (behind, [state], ahead):
+        if not names:
+            continue
+        tall = height if names == [state] else max(sizes[name][1] for name in names)
+        x, room = MARGIN, (wide - _width(names, widths)) / len(names) if names != [state] else 0.0
         for name in names:
-            boxes[name] = x, y, width
-            routes |= _routes(diagram, state, name, y, heights[name], on_left=names is behind)
-            y += heights[name] + GAP
+            lower = tall - sizes[name][1] if names is behind else 0.0
+            boxes[name] = x, y + lower, wide if name == state else widths[name] + room
+            if name != state:
+                routes |= _routes(diagram, state, name, x, boxes[name][2], above=names is behind)
+            x += boxes[name][2] + GAP
+        y += tall + (_gap(diagram, state, names, ahead) if names is not ahead else 0.0)
     if own:
+        middle = boxes[state][1] + min(height / 2, 90)
         routes[state, state] = {
-            "start": ("bottom", middle + 60),
-            "end": ("bottom", middle + 130),
+            "start": ("right", middle - 35),
+            "end": ("right", middle + 35),
             "reach": 50,
             "wrap": NARROW,
         }
-    below = MARGIN + tall + (110 if own else 48)
+    below = y + 48
     return {
-        "size": (right + MARGIN + max([NEIGHBOUR, *(sizes[name][0] for name in ahead)]), below),
+        "size": (MARGIN + wide + max(loop, MARGIN), below),
         "boxes": boxes,
-        "heights": {**heights, state: tall},
-        "widths": {**dict.fromkeys(diagram.states, SIDE), state: LONG},
+        "widths": {**dict.fromkeys(diagram.states, SIDE), state: broken},
         "arrows": routes,
         "how_to_read": (MARGIN, below, 440),
         "proved": (MARGIN + 480, below, 440),
     }
 
 
-def _room(diagram: Diagram, state: str, names: Sequence[str]) -> float:
-    """Width between two columns, for the labels of all arrows between them."""
-    pairs = [(name, state) for name in names] + [(state, name) for name in names]
-    sizes = [_label(a) for a in diagram.arrows if (a.source, a.dest) in pairs]
-    return max((width for width, _ in sizes), default=0) + 60
+def _beside(diagram: Diagram, state: str, behind: Sequence[str]) -> Layout:
+    """Places for the final state, to which many lead: they are on its left, one below the other."""
+    sizes = {box.state: measure(box, SIDE) for box in diagram.boxes}
+    labels = {a.source: _label(a) for a in diagram.arrows}
+    side = max(sizes[name][0] for name in behind)
+    right = MARGIN + side + max(width for width, _ in labels.values()) + 64
+    boxes: dict[str, tuple[float, float, float]] = {}
+    routes: dict[tuple[str, str], Route] = {}
+    heights: dict[str, float] = {}
+    y = MARGIN
+    for name in behind:
+        boxes[name], heights[name] = (MARGIN, y, side), max(sizes[name][1], labels[name][1] + LABEL_GAP)
+        at = y + heights[name] / 2
+        routes[name, state] = {"start": ("right", at), "end": ("left", at), "wrap": NARROW}
+        y += heights[name] + GAP
+    return {
+        "size": (right + max(NEIGHBOUR, sizes[state][0]) + MARGIN, y + 48),
+        "boxes": {**boxes, state: (right, MARGIN, NEIGHBOUR)},
+        "heights": {**heights, state: y - GAP - MARGIN},
+        "widths": dict.fromkeys(diagram.states, SIDE),
+        "arrows": routes,
+        "how_to_read": (MARGIN, y + 48, 440),
+        "proved": (MARGIN + 480, y + 48, 440),
+    }
+
+
+def _gap(diagram: Diagram, state: str, names: Sequence[str], ahead: Sequence[str]) -> float:
+    """Height between a row of boxes and the next one, for the tallest label between them."""
+    beside = set(ahead if names == [state] else names)
+    pairs = (a for a in diagram.arrows if {a.source, a.dest} - {state} <= beside and a.source != a.dest)
+    return max((_label(a)[1] for a in pairs), default=0) + 64
 
 
 def _slots(diagram: Diagram, state: str, name: str) -> float:
-    """Height of the labels between the state and a neighbor, one below the other."""
-    return (
-        sum(_label(a)[1] + LABEL_GAP for a in diagram.arrows if {a.source, a.dest} == {state, name})
-        + LABEL_GAP
-    )
+    """Width of the labels between the state and a neighbor, one beside the other."""
+    between = (a for a in diagram.arrows if {a.source, a.dest} == {state, name})
+    return sum(_label(a)[0] + LABEL_GAP for a in between) + LABEL_GAP
 
 
 def _routes(
-    diagram: Diagram, state: str, name: str, top: float, height: float, *, on_left: bool
+    diagram: Diagram, state: str, name: str, left: float, width: float, *, above: bool
 ) -> dict[tuple[str, str], Route]:
-    """Horizontal arrows between the state and a neighbor that begins at ``top``, evenly spread over its
-    height."""
+    """Vertical arrows between the state and a neighbor that begins at ``left``, evenly spread over its
+    width."""
     found: dict[tuple[str, str], Route] = {}
-    spare = (height - _slots(diagram, state, name)) / 2
-    y = top + spare + LABEL_GAP
+    x = left + (width - _slots(diagram, state, name)) / 2 + LABEL_GAP
     for arrow in (a for a in diagram.arrows if {a.source, a.dest} == {state, name}):
-        away = (arrow.source == state) != on_left
-        label = _label(arrow)[1]
-        at = y + label / 2
-        sides: tuple[Side, Side] = ("right", "left") if away else ("left", "right")
+        down = (arrow.source == state) != above
+        label = _label(arrow)[0]
+        at = x + label / 2
+        sides: tuple[Side, Side] = ("bottom", "top") if down else ("top", "bottom")
         found[arrow.source, arrow.dest] = {"start": (sides[0], at), "end": (sides[1], at), "wrap": NARROW}
-        y += label + LABEL_GAP
+        x += label + LABEL_GAP
     return found
 
 
-def _height(names: Sequence[str], heights: Mapping[str, float]) -> float:
-    return sum(heights[name] for name in names) + GAP * max(len(names) - 1, 0)
+def _width(names: Sequence[str], widths: Mapping[str, float]) -> float:
+    return sum(widths[name] for name in names) + GAP * max(len(names) - 1, 0)
 
 
 def _label(arrow: Arrow) -> tuple[float, float]:
@@ -177,7 +212,11 @@ def _from_far(table: Table, box: Box, state: str) -> Box:
     leading = {row.id for row in table.rows if row.source == box.state and row.dest == state}
     entries = []
     for entry in (*box.entries, *_macros(table, box)):
-        steps = tuple(step for step in entry.steps if leading.intersection(step.rows))
+        steps = tuple(
+            replace(step, words="here") if step.words == state else step
+            for step in entry.steps
+            if leading.intersection(step.rows)
+        )
         if steps:
             entries.append(
                 replace(

@@ -201,10 +201,22 @@ class App:
     factory: Callable[..., Any]
     takes_order: bool
     store: Store
+    suspends: bool = False
+    expect: Callable[[str], object] = str
 
     @classmethod
-    def of(cls, factory: object, name: str, store: Store) -> App:
-        """The app of what ``name`` is. Raises ``ConfigError`` for what is no factory."""
+    def of(
+        cls,
+        factory: object,
+        name: str,
+        store: Store,
+        *,
+        suspends: bool = False,
+        expect: Callable[[str], object] = str,
+    ) -> App:
+        """The app of what ``name`` is. ``suspends``: a question without an answer suspends the turn, whatever
+        the agent's settings say. ``expect`` is called with the id of each turn before it runs. Raises
+        ``ConfigError`` for what is no factory."""
         if isinstance(factory, Agent):
             raise ConfigError("--app is an agent, and each turn needs one of its own", name, SHAPE)
         if not callable(factory) or isinstance(factory, type):
@@ -219,7 +231,7 @@ class App:
             required = []
         if len(required) > 1:
             raise ConfigError("--app wants more than the order", name, SHAPE)
-        app = cls(factory, bool(required), store)
+        app = cls(factory, bool(required), store, suspends, expect)
         if not required:  # what is wrong with it is said before anything is served
             app._make_agent(None)
         return app
@@ -227,6 +239,7 @@ class App:
     def made(self, order: Order) -> tuple[Agent[Any, Any], Any]:
         """The agent that runs a turn of this order, in the store of the worker, and the ``deps`` of its
         tools. Raises ``ConfigError``."""
+        self.expect(order.turn)
         agent, deps = self._make_agent(order)
         there: AgentOptions = {
             **agent.options,
@@ -235,6 +248,9 @@ class App:
             "home": self.store.home,
             "source": _source(agent.options["source"]),
         }
+        if self.suspends:
+            asks = agent.settings.approval.model_copy(update={"unanswered": "suspend"})
+            there["settings"] = agent.settings.model_copy(update={"approval": asks})
         return Agent.of(there), deps
 
     def _make_agent(self, order: Order | None) -> tuple[Agent[Any, Any], Any]:

@@ -1,9 +1,44 @@
 """Keeps a turn within its limits in money, tokens and time.
 
-Before each request the most that it can cost is worked out: the estimate of its prompt, and as long a reply
-as it may have, which is shortened where a limit leaves less. That is held until what the request took is on
-its way to the store, so that turns which run at once cannot pass a limit together: who finds too little left
-while others hold something waits for them. (Why: decision 100.)"""
+Theory of operation
+-------------------
+The cost of a request is known when its reply has come. A limit compared with what was spent is therefore
+passed by one request, and by one more for each turn that runs at the same time. So a request is checked
+before it is sent, against the most that it can take: the estimate of its prompt, and as long a reply as it
+may have. Where less than that is left, the reply is capped at what is left. Where not even a short reply fits
+(``LEAST_REPLY``), the request is not sent, and the turn ends with the limit's own exit.
+
+Three amounts make up a limit (``Pot``):
+
+- *spent* is read from the store before each check, never remembered. So requests of killed processes, of
+  children and of other sessions count, each under its scope: turn, tree (a turn and all below it), session
+  (a conversation with its branches), day. Writes are read in their order, so what a check sees is never newer
+  than what it misses.
+- *held* is what requests under way may still take. A reservation is made in the same locked step as the
+  decision, and it is released when the request has reached the writer, at the next request of the turn
+  (``LATER`` lists what may come between). In between, the amount counts twice for a moment, never not at all.
+- *limit* comes from the settings of the agent that runs the turn now. Nothing in the store grants the right
+  to spend, so a turn that was exported with a high limit gains nothing.
+
+A turn that finds too little left *because others hold it* waits for them: most requests take far less than
+they may. With ``GENEROUS`` tokens of room it does not wait. One that finds too little left *by itself* ends.
+
+Who is checked where:
+
+- ``BuildMessages`` asks (``CheckLimits``) for each request of the turn, and ``Compress`` for each summary, so
+  the answer is in the journal and decides by a row of the table.
+- The layer checks again what no state of this process has asked for: a summary, whose request is made by a
+  context engine, and the first request of a turn that was forked or resumed in ``CallLLM``, whose check
+  belongs to another turn or another time.
+
+Time is not spent by waiting for people: ``_time_request`` leaves out questions, and ``WorkTime`` adds up
+overlapping work once. Children work within the time of their root. What the process before had used is read
+once from the journal.
+
+What would break: a request to a model that does not pass the layer; a price that is not known (refused when
+a turn begins, since such a model would be free); holding without the lock, where two turns would both
+see the same rest. (Why: decision 100.)
+"""
 
 from __future__ import annotations
 
@@ -98,9 +133,13 @@ class Limits(Extension):
         return LimitKeeper(self._ground, self._settings, here.fence.turn_id, here.session.id)
 
 
+class UnknownPrice(ConfigError):
+    """A limit in money cannot be kept, because a model that may be asked has no known price."""
+
+
 class LimitKeeper(Part):
     """Of one turn, or with an empty ``turn_id`` of a compaction that a person asks for. Raises
-    ``ConfigError`` when there is a limit in money, and a model that may be asked has no known price."""
+    ``UnknownPrice`` when there is a limit in money, and a model that may be asked has no known price."""
 
     def __init__(self, agent: Ground, settings: Settings, turn_id: str, session_id: str) -> None:
         self._agent, self._settings, self._turn = agent, settings, turn_id
@@ -126,7 +165,7 @@ class LimitKeeper(Part):
         for backend in (*self._agent.backends.chain, *self._agent.auxiliary) if scope else ():
             if self._price(backend) is None:
                 name = f"{backend.choice.profile.name}:{backend.choice.model}"
-                raise ConfigError(
+                raise UnknownPrice(
                     f"limits.{scope}.usd needs the price of every model that may be asked; one is not known",
                     name,
                     "a model with a list price, or the setting prices, in dollars for a million tokens:"

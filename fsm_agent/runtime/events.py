@@ -227,6 +227,13 @@ class Dropped(NamedTuple):
     number: int
 
 
+class Voided(NamedTuple):
+    """A client is to drop what it received behind the event with the id ``after``: the process that told it
+    has ended, and it is told again as it is now."""
+
+    after: str
+
+
 # Events of the engine; ``Step`` and ``Exchange`` of ``fsm_agent.fsm.journal`` are events, too
 
 
@@ -277,7 +284,7 @@ class Measured(NamedTuple):
 EventValues: TypeAlias = (
     ToolStart | ToolComplete | ToolProgress | Transition | StreamDelta | ReasoningText | InterimText
     | StatusText | Thinking | Named | PartialOutput | CallBegun | IterationBegun | ApprovalAsked
-    | ClarifyAsked | Dropped
+    | ClarifyAsked | Dropped | Voided
 )  # fmt: skip
 if TYPE_CHECKING:
     TurnEvent: TypeAlias = (
@@ -293,7 +300,7 @@ CHANNELS: Mapping[str, type[EventValues]] = {
 """Events of listeners, by the names of the channels."""
 NAMES = {kind: name for name, kind in CHANNELS.items()}
 CHATTY = frozenset({"stream_delta", "reasoning", "thinking", "tool_gen", "tool_progress", "output_partial"})
-DROPPED = "dropped"
+DROPPED, VOIDED = "dropped", "voided"
 SIZE = 1_000
 """Events that a listener may be behind."""
 

@@ -17,6 +17,7 @@ from fsm_agent.backtest import Backtest, Change
 from fsm_agent.backtest.live import Fork, Live, places, scratch
 from fsm_agent.conversation.messages import Usage
 from fsm_agent.errors import ConfigError
+from fsm_agent.features.limits import UnknownPrice
 from fsm_agent.sessions.store import Store
 from fsm_agent.sessions.store.journal.read import Turns
 from fsm_agent.sessions.store.schema import tables as stored_tables
@@ -241,7 +242,7 @@ def test_a_place_that_is_none_is_one_line(tmp_path: Path, where: str) -> None:
 
 def test_a_model_without_a_price_is_refused(tmp_path: Path) -> None:
     record(tmp_path, *RIVER)
-    with ScriptedServer() as server, pytest.raises(ConfigError, match="the price of every model"):
+    with ScriptedServer() as server, pytest.raises(UnknownPrice, match="the price of every model"):
         live(tmp_path, server, where="CallLLM", model="openrouter:x/unknown")
 
 
@@ -273,11 +274,15 @@ def test_what_it_costs_at_most_is_asked_before_anything_is_sent(config: Path, cl
         assert err.endswith(
             "fsm-agent: no person can be asked whether to begin; given: 1 fork; allowed: --yes\n"
         )
-        code, out, err = cli(*words, "--yes", "--markdown", "report.md")
+        code, out, err = cli(*words, "--yes", "--markdown", "report.md", "--html", "report.html")
         assert (code, server.completions) == (0, 1)
         assert "Live: 1 fork, $0.0020 of $0.5000" in out
         assert "text_response: 4 feet." in out
         assert "#### Live: 1 fork, $0.0020 of $0.5000" in Path("report.md").read_text()
+        page = Path("report.html").read_text()
+        assert "<h2>Live: 1 fork, $0.0020 of $0.5000</h2>" in page
+        assert page.count("<section><b>recorded</b>") == page.count("<section><b>now</b>") == 1
+        assert "4 feet." in page
         (fork,) = json.loads(cli(*words, "--yes", "--json")[1])["live"]["forks"]
         assert (fork["kind"], fork["now"]["answer"], fork["model"]) == ("otherwise", "4 feet.", "local:other")
     assert (RAN, contents(config)) == ([], before)

@@ -10,7 +10,9 @@ from typing import Any
 import pytest
 
 from fsm_agent import Agent
-from fsm_agent.backtest.replay import Replay, make_test, recording_of, shrunk
+from fsm_agent.backtest.replay import Replay, breaks, make_test, recording_of, shrunk
+from fsm_agent.errors import ConfigError
+from fsm_agent.fsm.properties import enters, event, never
 from fsm_agent.sessions.store import Store
 from fsm_agent.testing import (
     FakeClock,
@@ -95,6 +97,39 @@ def test_a_property_of_your_own_is_kept(tmp_path: Path) -> None:
     smaller, made = shrunk(whole, keeps)
     assert keeps(made)
     assert len(smaller["model"]) == 3, "the lost request, the call of a tool, and what ends the turn"
+
+
+AFTER_AN_ERROR = never("No tool runs after an error.", event("done"), after=enters("ClassifyError"))
+
+
+def test_a_turn_shrinks_to_the_replies_that_break_a_property(
+    tmp_path: Path, cli: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    homes = {seed: failed(tmp_path / str(seed), "a filter", seed) for seed in range(9)}
+    keeps = breaks(AFTER_AN_ERROR)
+    broken = {seed for seed, turn in homes.items() if keeps(Replay(**recording_of(*turn)).run())}
+    assert broken
+    assert broken < set(homes), "and some turns keep it"
+    seed = min(broken)
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mine.py").write_text("from tests.backtest.test_shrinking import AFTER_AN_ERROR\nOTHER = 1\n")
+    export = ("sessions", "export", homes[seed][1], "--format", "pytest", "--home", str(tmp_path / str(seed)))
+    source = cli.ok(*export, "--shrink", "--breaks", "mine:AFTER_AN_ERROR")
+    assert "It breaks: No tool runs after an error." in source
+    names: dict[str, Any] = {}
+    exec(compile(source, "test_made.py", "exec"), names)
+    names["test_turn"]()
+    assert len(names["MODEL"]) == 3, "the error, the call of a tool, and what ends the turn"
+    for more, says in (
+        (["--breaks", "mine:AFTER_AN_ERROR"], "a property is for a test that is shrunk"),
+        (["--shrink", "--breaks", "mine:OTHER"], "this is no property"),
+        (["--shrink", "--breaks", "mine:NONE"], "the property cannot be loaded"),
+    ):
+        code, _, err = cli(*export, *more)
+        assert code == 2
+        assert says in err
+    with pytest.raises(ConfigError, match="this turn does not break the property"):
+        make_test(*homes[min(set(homes) - broken)], shrink=True, broken=AFTER_AN_ERROR)
 
 
 def test_the_file_is_a_test_that_is_green(tmp_path: Path, cli: Cli) -> None:

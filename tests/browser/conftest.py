@@ -4,6 +4,7 @@ import re
 import shutil
 from collections.abc import Iterator
 from contextlib import ExitStack
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -50,6 +51,20 @@ class Browser:
         self._closing.callback(server.stop)
         return server
 
+    def serve_live(self, path: Path) -> Any:
+        """Serve the page of a watched table."""
+        from fsm_agent.debug.live.page import LivePage
+        from fsm_agent.debug.live.watched import Watched
+        from fsm_agent.debug.web.serve import PageServer
+
+        watched = Watched(path)
+        watched.start()
+        server = PageServer(lambda port, token: LivePage(watched, (token,)).app(port, token))
+        server.start()
+        self._closing.callback(watched.close)
+        self._closing.callback(server.stop)
+        return server
+
     def open(
         self,
         url: str,
@@ -59,8 +74,10 @@ class Browser:
         *,
         text: int = 16,
         still: bool = False,
+        ready: str = ", ".join(f".chip.engine.{phase}" for phase in PHASES),
     ) -> Any:
-        """``text``: pixels of the reader's usual text; ``still``: a reader who wants nothing to move."""
+        """``text``: pixels of the reader's usual text; ``still``: a reader who wants nothing to move;
+        ``ready``: what the page has when it is there."""
         context = self._chromium.new_context(
             viewport={"width": width, "height": height},
             color_scheme="dark" if dark else "light",
@@ -76,7 +93,7 @@ class Browser:
         page.on("request", lambda request: self._look(request.url, url))
         page.goto(url)
         page.wait_for_selector("#map [id^=state-]")
-        page.wait_for_selector(", ".join(f".chip.engine.{phase}" for phase in PHASES))
+        page.wait_for_selector(ready)
         return page
 
     def _hear(self, message: Any) -> None:

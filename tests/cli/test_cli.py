@@ -66,7 +66,19 @@ def test_version_and_help(cli: Cli) -> None:
     assert cli("--version") == (0, "fsm-agent 0.1.0\n", "")
     out = cli.ok("--help")
     listed = re.findall(r"^  ([a-z]+)  ", out.partition("Commands:")[2], re.MULTILINE)
-    started = {"run", "chat", "acp", "debug", "worker", "doctor", "examples", "simulate", "verify", "diagram"}
+    started = {
+        "run",
+        "chat",
+        "acp",
+        "serve",
+        "debug",
+        "worker",
+        "doctor",
+        "examples",
+        "simulate",
+        "verify",
+        "diagram",
+    }
     kept = {
         "sessions",
         "approvals",
@@ -84,7 +96,8 @@ def test_version_and_help(cli: Cli) -> None:
 
 
 @pytest.mark.parametrize(
-    "group", ["", "sessions", "pending", "approvals", "config", "models", "diagram", "eval"]
+    "group",
+    ["", "sessions", "pending", "approvals", "config", "models", "diagram", "eval", "serve", "serve keys"],
 )
 def test_no_sentence_about_a_command_is_cropped(group: str, cli: Cli) -> None:
     listed = cli(*group.split(), "--help")[1].partition("Commands:\n")[2]

@@ -21,6 +21,10 @@ COMMANDS: dict[str, tuple[tuple[str, ...], int, str]] = {
     "chat": ((*OFFLINE, "--session", "nobody"), 2, NOBODY),
     "worker": (("--app", "nowhere:make"), 2, "--app cannot be loaded"),
     "acp": (OFFLINE, 2, "an editor starts this command"),
+    "serve start": (("--app", "nowhere:make"), 2, "--app cannot be loaded"),
+    "serve keys add": (("Ann", "--scope", "fly"), 2, "no such scope"),
+    "serve keys list": ((), 0, "There are no keys yet"),
+    "serve keys remove": (("nobody",), 2, "no such key"),
     "verify": (("nowhere:T",), 2, "the table cannot be loaded"),
     "simulate": (("--fault", "none"), 2, "unknown fault"),
     "backtest": ((), 2, "there is no recorded turn to play"),
@@ -68,7 +72,7 @@ COMMANDS: dict[str, tuple[tuple[str, ...], int, str]] = {
 }
 """Arguments that name nothing that there is, the exit code in an empty home, and words that are printed."""
 NO_SESSIONS = {
-    "worker", "acp", "verify", "simulate", "examples", "diagram show", "diagram diff", "sessions import",
+    "worker", "acp", "serve start", "verify", "simulate", "examples", "diagram show", "diagram diff", "sessions import",
     "config show", "config list", "config get", "config set", "config unset", "config path", "models show", "models list", "models forget",
 }  # fmt: skip
 """These read no sessions before they say what is wrong, or at all."""

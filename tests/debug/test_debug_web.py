@@ -6,6 +6,7 @@ import json
 import re
 import socket
 from collections.abc import Iterator
+from dataclasses import asdict
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -16,13 +17,14 @@ import pytest
 from examples import order, review_loop
 from fsm_agent import Agent, tool
 from fsm_agent.debug import DebugSession
-from fsm_agent.debug.web.app import assets
+from fsm_agent.debug.web.page import assets
 from fsm_agent.debug.web.rendering import bare, map_of
 from fsm_agent.debug.web.serve import DebugServer
 from fsm_agent.diagram.layout import map_of as readme_map_of
 from fsm_agent.errors import ConfigError, TurnSuspended
 from fsm_agent.fsm.table import Table
 from fsm_agent.sessions.store import store_for
+from fsm_agent.sessions.store.reports.insights import insights
 from fsm_agent.support.redaction import mask_json
 from fsm_agent.testing import FakeClock, ScriptedModel, call, repeat, text, tools
 from fsm_agent_states.table import TURN
@@ -324,6 +326,15 @@ def test_what_waits_is_shown_whole_and_answered_once(tmp_path: Path) -> None:
         assert made.ask("api/pending").json() == {"pending": []}
     finally:
         made.close()
+
+
+def test_what_recent_turns_took_is_told_by_day_and_by_row(served: Served) -> None:
+    found = served.ask("api/insights?days=1").json()
+    assert found["days"] == [asdict(one) for one in insights(served.workshop.store, 1).days]
+    rows = {one["row"]: one["requests"] for one in found["rows"]}
+    assert rows["CallLLM.tools"] == rows["CallLLM.text"] > 0
+    assert found["improbable"] == [], "they are too few to tell"
+    assert "days is no number" in served.ask("api/insights?days=x").json()["error"]
 
 
 @pytest.mark.parametrize("table", [TURN, order.TABLE, review_loop.TABLE], ids=lambda table: table.name)

@@ -23,7 +23,7 @@ from fsm_agent.diagram.__main__ import main
 from fsm_agent.diagram.around import around, near_json, near_markdown, neighbourhood
 from fsm_agent.diagram.geometry import text_width, wrap_text
 from fsm_agent.diagram.graph_languages import lay_out
-from fsm_agent.diagram.layout import automatic
+from fsm_agent.diagram.layout import COLUMN, automatic
 from fsm_agent.diagram.model import diagram_of, words
 from fsm_agent.diagram.proof import proof_lines
 from fsm_agent.diagram.runs import runs_of
@@ -289,7 +289,7 @@ def test_nothing_stands_on_another_thing(table: Table, state: str) -> None:
     diagram = neighbourhood(table, state)
     picture = scene_of(diagram, around(diagram, state))
     assert unreadable(picture) == []
-    assert picture.size[0] <= 1_650, "readable on a screen without zoom"
+    assert picture.size[0] <= COLUMN * 13 / 11, "its text has 11 pixels in a column of a page"
 
 
 def test_its_mermaid_has_each_row_on_a_line() -> None:

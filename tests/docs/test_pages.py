@@ -56,6 +56,7 @@ RUN = (
     "docs/prompt.md",
     "docs/properties.md",
     "docs/sandbox.md",
+    "docs/serve.md",
     "docs/stores.md",
     "docs/streaming.md",
     "docs/telemetry.md",
@@ -154,7 +155,7 @@ def wrong(words: list[str]) -> str:
     """What is wrong with a command and its options; empty when nothing is."""
     command = program()
     while getattr(command, "commands", None):
-        name = words[0] if words and words[0] in command.commands else "show"
+        name = words[0] if words and words[0] in command.commands else getattr(command, "first", "show")
         if name not in command.commands:
             return f"no such command: {words[:1]}"
         command, words = command.commands[name], words[words[:1] == [name] :]

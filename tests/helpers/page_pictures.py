@@ -4,6 +4,7 @@ commands draw, and the debugger at one of its turns."""
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import sys
 import tempfile
@@ -19,16 +20,30 @@ DRAWN = {"returns.svg": "tutorial-returns.svg", "taken.svg": "tutorial-rows.svg"
 
 ASKED = ("run", "--model", "offline:demo", "--tool", "desk:find_order", 'find_order(number="1001")')
 """What the terminal of the tutorial shows."""
+TERMINAL = "tutorial-terminal.svg"
 
 
 def stale(folder: Path) -> list[str]:
-    """The pictures that differ from what the tutorial has just drawn in ``folder``."""
-    return [
+    """The pictures that differ from what the tutorial has just drawn in ``folder``, and from what its terminal
+    shows there; numbers on the terminal are times."""
+    found = [
         picture
         for drawn, picture in DRAWN.items()
         if not (PICTURES / picture).exists()
         or (folder / drawn).read_bytes() != (PICTURES / picture).read_bytes()
     ]
+    shown = [_words(svg) for svg in (terminal(folder), (PICTURES / TERMINAL).read_text("utf-8"))]
+    return found if shown[0] == shown[1] else [*found, TERMINAL]
+
+
+def terminal(folder: Path) -> str:
+    """What the terminal shows, as a picture."""
+    return terminal_svg([sys.executable, "-m", "fsm_agent.cli", *ASKED], folder, "fsm-agent run")
+
+
+def _words(svg: str) -> str:
+    """The text of a picture without its numbers."""
+    return re.sub(r"\d+", "0", "".join(re.findall(r">([^<>]*)</text>", svg)))
 
 
 def main() -> None:
@@ -43,10 +58,7 @@ def main() -> None:
         PageBlocks(ROOT / "docs" / "tutorial.md", place / "work").run()
         for drawn, picture in DRAWN.items():
             shutil.copyfile(place / "work" / drawn, PICTURES / picture)
-        (PICTURES / "tutorial-terminal.svg").write_text(
-            terminal_svg([sys.executable, "-m", "fsm_agent.cli", *ASKED], place / "work", "fsm-agent run"),
-            encoding="utf-8",
-        )
+        (PICTURES / TERMINAL).write_text(terminal(place / "work"), encoding="utf-8")
         debugger(place / "work", PICTURES / "tutorial-debugger.png")
 
 

@@ -74,6 +74,7 @@ def test_everything_a_few_turns_did(home: Path) -> None:
     assert [(day.turns, day.completed, day.failed, day.requests) for day in got.days] == [(5, 2, 2, 8)]
     spent = sum(row.spent.tokens for row in got.models)
     assert sum(day.tokens for day in got.days) == got.total.tokens == spent
+    assert sum(day.seconds for day in got.days) == pytest.approx(got.overview.seconds)
     assert sum(day.cost or 0 for day in got.days) == pytest.approx(got.total.cost)
     assert (len(got.hours), sum(got.hours)) == (24, 5)
 

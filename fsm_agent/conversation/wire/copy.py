@@ -1,14 +1,46 @@
 """The bytes of a growing conversation, made once a row.
 
-``WireCopy`` keeps the bytes of every finished run and adds only what is new, so a request costs time
-proportional to what was appended, and request N is a byte prefix of request N+1 as long as nothing is
-recovered from (cache marks apart). (Why: decision 5.)
-"""
+Theory of operation
+-------------------
+A turn of 200 iterations sends its conversation 200 times. To write it each time would be quadratic work for
+us, and a provider that caches prompts would bill it again, because its cache finds only a request that begins
+with the very same bytes. ``WireCopy`` therefore keeps the bytes of everything that can no longer change and
+adds what is new. Request N is a byte prefix of request N+1, cache marks apart, and an iteration costs what
+was appended in it.
 
-# One wire copy, three formats. BuildMessages asks a `Format` for the messages of each run; `WireCopy` keeps
-# the bytes and knows no vendor. The pieces of a request are joined once: every further copy made a history of
-# 5,000 messages ten times as expensive to send as what was new (3.4 ms instead of 0.3 ms,
-# benchmarks/long_history.py).
+What can still change is the last *run*: the smallest piece of a conversation that is valid by itself, such as
+a message with calls and their results, or the user's messages in a row. A ``Format`` says where a run begins
+and writes one run as rows; it sees nothing else, so no rule of a vendor can depend on the whole history.
+
+    closed bytes             recent rows                  tail
+    finished for good        finished, at most RECENT     the open run, scaffold, hint
+    one ``bytearray``        kept as rows as well         made for each request
+
+What holds, and why:
+
+- *Finished bytes never change.* A row is finished when the next run begins. Everything that depends on what
+  comes later is behind the messages (the output cap) or in the tail (hint, scaffold), so it alters no byte
+  of the prefix. The prompt is a row of its own, written once.
+- *The same history object is not read again.* ``_read`` has the messages that were written, and a message
+  equals only itself. If the last one read is still in its place, all before it are too: histories grow at the
+  end, and code that replaces one says so (``replaced``). Comparing the whole history would be quadratic.
+- *Another view is another copy.* Provider, repairs, what the model reads, and cache marks change how rows
+  are written, so all of it is made again then. A fallback pays for that once.
+- *Marks move over recent rows only.* The last ``MARKS`` rows that can carry a cache mark have one. A row that
+  loses its mark must become the bytes that it was without it. That is why the last ``RECENT`` finished rows
+  are kept as rows: the closed bytes are cut before the oldest of them and written on from there.
+- *Some rows age.* Signed thoughts belong to the tool loop in which they were thought, and of the images that
+  tools returned only the newest are sent. ``Aging.outdates`` notices it by looking at what is new, and the
+  copy is made again: the prefix breaks where the user speaks, never within a loop of tools.
+- *A result needs its call.* ``_called`` has the ids of the open run, and results of other calls are dropped:
+  a provider refuses the whole conversation for one of them. ``_ids`` has all ids of finished runs, because a
+  format renames a call whose id was used before.
+
+What would break: a format that looks behind its run writes other bytes when the conversation grows, and every
+request after it is paid in full. A message changed in place is not written again. A copy of the pieces (a
+``join`` too many) costs more than all that is new: 3.4 ms instead of 0.3 ms for a history of 5,000 messages
+(``benchmarks/long_history.py``). (Why: decision 5.)
+"""
 
 from __future__ import annotations
 

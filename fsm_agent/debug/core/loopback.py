@@ -15,13 +15,20 @@ LOOPBACK = "127.0.0.1"
 def bind_loopback(port: int) -> socket.socket:
     """Return a socket bound to a port of 127.0.0.1, 0 for any free one. Raises ``ConfigError`` for one that
     cannot be used."""
+    return bind_port(LOOPBACK, port)
+
+
+def bind_port(host: str, port: int) -> socket.socket:
+    """Return a socket bound to a port of an address of this machine, 0 for any free one. Raises
+    ``ConfigError`` for one that cannot be used."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
     made = socket.socket(
-        socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP
+        family, socket.SOCK_STREAM, socket.IPPROTO_TCP
     )  # named, or asyncio leaves Nagle's delay on
     if os.name == "posix":  # elsewhere it would let two processes have the same port
         made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
-        made.bind((LOOPBACK, port))
+        made.bind((host, port))
     except (OSError, OverflowError) as error:
         made.close()
         raise ConfigError(f"the port cannot be used ({error})", port, "a free port, or 0 for any") from None

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 from fsm_agent.debug.core.breakpoints import Arguments, Breakpoint, Breakpoints, number, targets_of
+from fsm_agent.debug.core.table_source import written_states
 from fsm_agent.debug.dap.protocol import Client
 from fsm_agent.errors import ConfigError
 from fsm_agent.fsm.table import Table
@@ -131,37 +132,20 @@ class _TableReader:
         self.spots: list[Spot] = []
         self.rows: dict[str, Spot] = {}
         self._used: dict[str, list[str]] = {}  # name of a rung → rows made with it
-        self._shared: dict[str, ast.expr] = {}  # name of a decision list that several states have
 
     def read(self, tree: ast.Module) -> None:
-        for statement in tree.body:
-            match statement:
-                case ast.Assign(targets=[ast.Name(id=name)], value=ast.Call(func=ast.Name(id="on")) as call):
-                    self._shared[name] = call
+        for state in written_states(tree, self._table):
+            self.spots.append(self._spot(state.key, (("state", state.name),), f"entering {state.name}"))
+            for one in state.lists:
+                self._list(state.name, one.event, one.place, [] if one.shared else one.ladder)
         for node in ast.walk(tree):
             match node:
-                case ast.Dict(keys=keys, values=values):
-                    for key, value in zip(keys, values, strict=True):
-                        self._state(key, value)
                 case ast.Call(func=ast.Name(id="Table"), keywords=keywords):
                     for keyword in keywords:
                         if keyword.arg == "macros":
                             self._macros(keyword.value)
         for definition in tree.body:
             self._definition(definition)
-
-    def _state(self, key: ast.expr | None, value: ast.expr) -> None:
-        if not (
-            isinstance(key, ast.Constant) and key.value in self._table.states and isinstance(value, ast.List)
-        ):
-            return
-        state = str(key.value)
-        self.spots.append(self._spot(key, (("state", state),), f"entering {state}"))
-        for line in value.elts:
-            call = self._shared.get(line.id, line) if isinstance(line, ast.Name) else line
-            match call:
-                case ast.Call(func=ast.Name(id="on"), args=[ast.Constant(value=str(event)), *ladder]):
-                    self._list(state, event, line, ladder if call is line else [])
 
     def _list(self, state: str, event: str, call: ast.expr, ladder: list[ast.expr]) -> None:
         rows = self._table.by_event.get((state, event), ())

@@ -4,29 +4,21 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
-import os
 import re
-import secrets
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
-from functools import cache, lru_cache
-from importlib.resources import files
-from importlib.resources.abc import Traversable
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
 from typing import Any, get_args
 
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
-from starlette.datastructures import Headers
-from starlette.middleware import Middleware
 from starlette.requests import Request
-from starlette.responses import PlainTextResponse, Response, StreamingResponse
+from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from fsm_agent.approvals.question import exact
 from fsm_agent.approvals.service import answer as answer_to
+from fsm_agent.backtest.predict import improbable_turns
 from fsm_agent.debug.core.analysis import Budgets, choices, columns, waits_of
 from fsm_agent.debug.core.breakpoints import (
     Kind,
@@ -44,10 +36,10 @@ from fsm_agent.debug.core.debugger import Debugger
 from fsm_agent.debug.core.move_notes import moves_of_tool, noted_moves, tools_called
 from fsm_agent.debug.core.pending_request import STATUSES
 from fsm_agent.debug.core.record import MOST, search
-from fsm_agent.debug.web.rendering import answer, bare, events, map_of, tree
+from fsm_agent.debug.web.page import Body, Page, pictures_of
+from fsm_agent.debug.web.rendering import answer, events, tree
 from fsm_agent.errors import ConfigError, FsmAgentError
-from fsm_agent.fsm.table import Table
-from fsm_agent.support.redaction import environment_keys
+from fsm_agent.sessions.store.reports.insights import insights
 
 # ----------------------------------------------------------------------------------------------------
 # Reading what an address asks for: numbers, positions, limits. A wrong value is a ``MalformedArgument``.
@@ -82,142 +74,10 @@ def _whole(name: str, given: str) -> int:
     return int(given)
 
 
-# ----------------------------------------------------------------------------------------------------
-# The files of the page, read once: nothing else can be asked for, whatever a path says.
-
-
-TYPES = {
-    ".html": "text/html; charset=utf-8", ".css": "text/css; charset=utf-8",
-    ".js": "text/javascript; charset=utf-8",
-    ".mjs": "text/javascript; charset=utf-8", ".svg": "image/svg+xml",
-}  # fmt: skip
-
-
-@dataclass(frozen=True, slots=True)
-class Asset:
-    """A file of the page: its content, media type, and a tag that changes with it."""
-
-    body: bytes
-    type: str
-    tag: str
-
-
-@cache
-def assets() -> dict[str, Asset]:
-    """By their path below ``static``, with slashes."""
-    found: dict[str, Asset] = {}
-    _gather(files("fsm_agent.debug.web") / "static", "", found)
-    return found
-
-
-def _gather(folder: Traversable, above: str, found: dict[str, Asset]) -> None:
-    for entry in folder.iterdir():
-        if entry.is_dir():
-            _gather(entry, f"{above}{entry.name}/", found)
-            continue
-        ending = "." + entry.name.rpartition(".")[2]
-        if ending in TYPES:
-            body = entry.read_bytes()
-            found[above + entry.name] = Asset(
-                body, TYPES[ending], f'"{hashlib.sha256(body).hexdigest()[:16]}"'
-            )
-
-
-# ----------------------------------------------------------------------------------------------------
-# Who may talk to the page: this machine, this address, this token. Everything else is refused before it is
-# read.
-#
-# A page of another site can make the browser send requests here, and a name of its own can be made to mean
-# 127.0.0.1 (DNS rebinding). Against both: ``Host`` must be ours, a request that changes something must say
-# that it comes from our own page, and nothing but the page's own files is given without the token. The page
-# has it from behind the ``#`` of the address, keeps it for its tab and origin, and sends it in a header. It
-# is in no cookie: the browser would send that to every server on 127.0.0.1, whatever its port.
-
-
-HEADER = "x-fsm-agent-token"
-FILES = "/static/"
-"""Of the page itself, the same for everybody."""
-LARGEST = 256 * 1024 * 1024
-"""Bytes of a request's body; an imported run may be long."""
-POLICY = "; ".join((
-    "default-src 'none'", "script-src 'self'", "style-src 'self'", "connect-src 'self'",
-    "img-src 'self' data:", "base-uri 'none'", "form-action 'none'", "frame-ancestors 'none'",
-))  # fmt: skip
-SAFE_HEADERS: Mapping[str, str] = {
-    "content-security-policy": POLICY,
-    "x-content-type-options": "nosniff",
-    "x-frame-options": "DENY",
-    "referrer-policy": "no-referrer",
-    "cross-origin-opener-policy": "same-origin",
-    "cross-origin-resource-policy": "same-origin",
-}
-
-
-class AccessGuard:
-    """Middleware. ``port`` is where the page is served."""
-
-    def __init__(self, app: ASGIApp, port: int, token: str) -> None:
-        self._app, self._token = app, token
-        self._hosts = {f"127.0.0.1:{port}", f"localhost:{port}"}
-        self._origins = {f"http://{host}" for host in self._hosts}
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
-            if scope["type"] == "lifespan":
-                await self._app(scope, receive, send)
-            return
-        refused = self._refuse_request(scope)
-        if refused is not None:
-            await refused(scope, receive, _with_headers(send))
-        else:
-            await self._app(scope, receive, _with_headers(send))
-
-    def _refuse_request(self, scope: Scope) -> Response | None:
-        headers = Headers(scope=scope)
-        if headers.get("host", "") not in self._hosts:
-            return PlainTextResponse("This address is not served here.\n", 421)
-        if scope["path"] == "/":
-            return None
-        if headers.get("sec-fetch-site", "none") not in ("same-origin", "none"):
-            return PlainTextResponse("Other sites may not read this.\n", 403)
-        if scope["path"].startswith(FILES):
-            return None
-        if not secrets.compare_digest(headers.get(HEADER, "").encode(), self._token.encode()):
-            return PlainTextResponse(
-                "The token is missing or wrong; use the whole address that was printed.\n", 403
-            )
-        return None if scope["method"] in ("GET", "HEAD") else self._refuse_change(headers)
-
-    def _refuse_change(self, headers: Headers) -> Response | None:
-        """``Origin`` names the page that sends; a program without a page sends none."""
-        if headers.get("origin") not in (None, *self._origins):
-            return PlainTextResponse("Only the debugger's own page may do this.\n", 403)
-        if not headers.get("content-type", "").startswith("application/json"):
-            return PlainTextResponse("Only JSON is read here.\n", 415)
-        length = headers.get("content-length", "0")
-        if not length.isdigit() or int(length) > LARGEST:
-            return PlainTextResponse("This is too long.\n", 413)
-        return None
-
-
-def _with_headers(send: Send) -> Send:
-    async def sending(message: Message) -> None:
-        if message["type"] == "http.response.start":
-            known = {name.lower() for name, _ in message["headers"]}
-            extra = [
-                (name.encode(), value.encode())
-                for name, value in SAFE_HEADERS.items()
-                if name.encode() not in known
-            ]
-            message = {**message, "headers": [*message["headers"], *extra]}
-        await send(message)
-
-    return sending
-
-
-Body = Mapping[str, Any]
 WINDOW = 400
 """Moves that one answer holds at most."""
+MOST_DAYS = 3_650
+"""Days that plots go back at most."""
 FILTERED = 20_000
 """Moves that a filter leaves at most."""
 
@@ -227,22 +87,23 @@ def app_of(
 ) -> Starlette:
     """``first`` is the turn that the page opens with; ``secrets`` never leave for the page, nor do keys of
     the environment."""
-    page = DebugPage(session, first, (*secrets, *environment_keys(os.environ)))
-    return Starlette(routes=page.routes(), middleware=[Middleware(AccessGuard, port=port, token=token)])
+    return DebugPage(session, first, secrets).app(port, token)
 
 
-class DebugPage:
+class DebugPage(Page):
     """One handler a request. Handlers that read the store run in threads."""
 
     def __init__(self, session: DebugSession, first: str | None, secrets: Sequence[str]) -> None:
-        self._session, self._first, self._secrets = session, first, secrets
+        super().__init__(secrets)
+        self._session, self._first = session, first
 
     def routes(self) -> list[Route]:
         """Return what is answered at which address."""
         turn = "/api/turns/{turn}"
         gets: list[tuple[str, Callable[[Request], Any]]] = [
             ("/api/hello", self.hello), ("/api/turns", self.turns), ("/api/pending", self.pending),
-            ("/api/compare", self.compare), (turn, self.turn), (f"{turn}/moves", self.moves),
+            ("/api/insights", self.insights), ("/api/compare", self.compare),
+            (turn, self.turn), (f"{turn}/moves", self.moves),
             (f"{turn}/lanes", self.lanes), (f"{turn}/time", self.time), (f"{turn}/at/{{at}}", self.at),
             (f"{turn}/at/{{at}}/choices", self.choices), (f"{turn}/condition", self.condition),
             (f"{turn}/at/{{at}}/messages", self.messages), (f"{turn}/at/{{at}}/wire", self.wire),
@@ -258,30 +119,11 @@ class DebugPage:
             (f"{turn}/fork", self.fork), (f"{turn}/resume", self.resume),
         ]  # fmt: skip
         return [
-            Route("/", self.index, methods=["GET"]),
-            Route("/static/{path:path}", self.asset, methods=["GET"]),
+            *super().routes(),
             Route(f"{turn}/events", self.events, methods=["GET"]),
-            *(Route(path, self._reading(work), methods=["GET"]) for path, work in gets),
-            *(Route(path, self._changing(work), methods=["POST"]) for path, work in posts),
+            *(Route(path, self.reading(work), methods=["GET"]) for path, work in gets),
+            *(Route(path, self.changing(work), methods=["POST"]) for path, work in posts),
         ]
-
-    # Files
-
-    async def index(self, request: Request) -> Response:
-        """Answer with the page itself."""
-        return Response(
-            assets()["index.html"].body, media_type="text/html", headers={"cache-control": "no-store"}
-        )
-
-    async def asset(self, request: Request) -> Response:
-        """Answer with a file of the page, or that it did not change."""
-        found = assets().get(request.path_params["path"])
-        if found is None:
-            return Response("No such file.\n", 404, media_type="text/plain")
-        headers = {"etag": found.tag, "cache-control": "no-cache"}
-        if request.headers.get("if-none-match") == found.tag:
-            return Response(None, 304, headers)
-        return Response(found.body, 200, {**headers, "content-type": found.type})
 
     # What there is
 
@@ -305,7 +147,7 @@ class DebugPage:
                 row.id: {"rung": row.rung, "guard": row.guard.label, "why": row.why, "exit": row.exit}
                 for row in table.rows
             },
-            **_pictures(table),
+            **pictures_of(table),
             "outcomes": {row.exit: outcome_of(row.exit) for row in table.rows if row.exit},
             "targets": {one: targets_of(table, one) for one in get_args(Kind)},
             "names": {"texts": dict(texts_of(kind)), "numbers": numbers_of(kind)},
@@ -322,6 +164,17 @@ class DebugPage:
         items = self._session.pending.open()
         asked = [exact({"asked": one.asked, "choices": one.choices}) for one in items]
         return {"pending": [one.to_dict() | whole for one, whole in zip(items, asked, strict=True)]}
+
+    def insights(self, request: Request) -> Any:
+        """Answer with what the turns of the last ``days`` took by day and by row, and with those whose path
+        is improbable."""
+        days = min(max(whole(request, "days", 30), 1), MOST_DAYS)
+        found = insights(self._session.store, days)
+        return {
+            "days": [asdict(one) for one in found.days],
+            "rows": [{"row": one.row, **one.spent.to_dict()} for one in found.rows],
+            "improbable": [asdict(one) for one in improbable_turns(self._session.store, days)],
+        }
 
     def turn(self, request: Request) -> Any:
         """Answer with one turn, where it is, and its breakpoints."""
@@ -528,40 +381,3 @@ class DebugPage:
 
     def _debugger(self, request: Request) -> Debugger:
         return self._session.open(request.path_params["turn"])
-
-    def _reading(self, work: Callable[[Request], Any]) -> Callable[[Request], Awaitable[Response]]:
-        async def handle(request: Request) -> Response:
-            return await self._respond(lambda: work(request))
-
-        return handle
-
-    def _changing(self, work: Callable[[Request, Body], Any]) -> Callable[[Request], Awaitable[Response]]:
-        async def handle(request: Request) -> Response:
-            try:
-                body = json.loads(await request.body() or b"{}")
-            except (ValueError, RecursionError):
-                return answer({"error": "this is not JSON"}, status=400)
-            if not isinstance(body, dict):
-                return answer({"error": "this is no JSON object"}, status=400)
-            return await self._respond(lambda: work(request, body))
-
-        return handle
-
-    async def _respond(self, work: Callable[[], Any]) -> Response:
-        try:
-            return answer(await run_in_threadpool(work), self._secrets)
-        except MalformedArgument as error:
-            return answer({"error": str(error)}, self._secrets, 400)
-        except FsmAgentError as error:  # an answer to the person, not a failure of the request
-            return answer({"error": str(error)}, self._secrets)
-
-
-@lru_cache(maxsize=8)
-def _pictures(table: Table) -> dict[str, str]:
-    """The map and the whole table; drawn once."""
-    from fsm_agent.diagram import written
-    from fsm_agent.diagram.model import diagram_of
-
-    whole = diagram_of(table, table.layout.get("ways_out") if table.layout else None)
-    whole = replace(whole, nested=())
-    return {"map": map_of(table), "table": bare(written(whole, "svg", table.layout))}

@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from urllib.parse import urlencode
 
 import uvicorn
+from starlette.applications import Starlette
 
 from fsm_agent.debug.core.debug_session import DebugSession
 from fsm_agent.debug.core.loopback import LOOPBACK, bind_loopback
@@ -20,24 +21,24 @@ PATIENCE = 10.0
 """Seconds in which the server is up, or never."""
 
 
-class DebugServer:
-    """The page of a debug session. ``run`` serves until interrupted; ``start`` and ``stop`` serve beside a
-    program."""
+class PageServer:
+    """One page. ``run`` serves until interrupted; ``start`` and ``stop`` serve beside a program. ``make``
+    returns the application for a port and a token."""
 
-    def __init__(
-        self, session: DebugSession, port: int = 0, first: str | None = None, hide: Sequence[str] = ()
-    ) -> None:
+    def __init__(self, make: Callable[[int, str], Starlette], port: int = 0) -> None:
         self.token = secrets.token_urlsafe(24)
         self._socket = bind_loopback(port)
         self.port: int = self._socket.getsockname()[1]
-        self._first = first
-        app = app_of(session, self.port, self.token, first, (*hide, self.token))
+        app = make(self.port, self.token)
         self._server = _Server(
             uvicorn.Config(
                 app, log_level="error", access_log=False, lifespan="off", timeout_graceful_shutdown=1
             )
         )
         self._thread: threading.Thread | None = None
+
+    query = ""
+    """What the page is asked for at the start."""
 
     @property
     def address(self) -> str:
@@ -46,9 +47,8 @@ class DebugServer:
 
     @property
     def url(self) -> str:
-        """What a person opens: with the turn to begin with, and the token, which a browser sends nowhere."""
-        turn = f"?{urlencode({'turn': self._first})}" if self._first else ""
-        return f"{self.address}{turn}#token={self.token}"
+        """What a person opens: with the token, which a browser sends nowhere."""
+        return f"{self.address}{self.query}#token={self.token}"
 
     def run(self, ready: Callable[[], None] = lambda: None) -> None:
         """Serve until interrupted; ``ready`` is called when the page can be opened."""
@@ -69,6 +69,17 @@ class DebugServer:
         self._server.should_exit = True
         if self._thread is not None:
             self._thread.join(PATIENCE)
+
+
+class DebugServer(PageServer):
+    """The page of a debug session, which begins with the turn ``first``."""
+
+    def __init__(
+        self, session: DebugSession, port: int = 0, first: str | None = None, hide: Sequence[str] = ()
+    ) -> None:
+        super().__init__(lambda at, token: app_of(session, at, token, first, (*hide, token)), port)
+        if first:
+            self.query = f"?{urlencode({'turn': first})}"
 
 
 class _Server(uvicorn.Server):

@@ -16,6 +16,7 @@ import json
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from difflib import SequenceMatcher
+from functools import lru_cache
 from typing import Literal, TypeVar
 
 from fsm_agent.diagram.model import diagram_of
@@ -314,19 +315,34 @@ def proofs(old: Version, new: Version, limits: Mapping[str, int] | None = None) 
     before = verify_table(old.table, values[0], small=False)
     same = _proof_inputs(old.table) == _proof_inputs(new.table) and values[0] == values[1]
     after = before if same else verify_table(new.table, values[1], small=False)
-    findings = [_findings(before) | _check_certificate(old.table, before)]
-    findings += findings if same else [_findings(after) | _check_certificate(new.table, after)]
-    checks = [
-        (name, findings[0].get(name), findings[1].get(name))
-        for name in dict.fromkeys([*findings[0], *findings[1]])
-    ]
+    certified = [_check_certificate(old.table, before)]
+    certified += certified if same else [_check_certificate(new.table, after)]
+    return compare_reports(old.table, new.table, before, after, (certified[0], certified[1]))
+
+
+Findings = dict[str, tuple[str, ...]]
+
+
+def compare_reports(
+    old: Table,
+    new: Table,
+    before: Report,
+    after: Report,
+    certified: tuple[Findings, Findings] = ({}, {}),
+    *,
+    by: bool = True,
+) -> ProofChange:
+    """How the verdicts and bounds of two reports differ; ``certified``: what is found about certificates.
+    ``by=False`` leaves out the differences of formulas, which take longest."""
+    was, now = (_findings(report) | found for report, found in zip((before, after), certified, strict=True))
+    checks = [(name, was.get(name), now.get(name)) for name in dict.fromkeys([*was, *now])]
     return ProofChange(
         before.ok,
         after.ok,
         tuple(checks),
         before.ranking_without_caps,
         after.ranking_without_caps,
-        tuple(_bounds(old.table, new.table, before, after)),
+        tuple(_bounds(old, new, before, after, by)),
     )
 
 
@@ -335,7 +351,7 @@ def _proof_inputs(table: Table) -> tuple[object, ...]:
     return table.digest, table.properties
 
 
-def _findings(report: Report) -> dict[str, tuple[str, ...]]:
+def _findings(report: Report) -> Findings:
     """The findings about each check and each property. A known counterexample is included, since a property
     that was proved may have become one."""
     found = {check.name: check.findings for check in report.checks}
@@ -369,15 +385,15 @@ def _limits(version: Version, changes: Mapping[str, int]) -> Mapping[str, int] |
     return None if missing else values
 
 
-def _bounds(old: Table, new: Table, before: Report, after: Report) -> list[BoundChange]:
+def _bounds(old: Table, new: Table, before: Report, after: Report, by: bool) -> list[BoundChange]:
     figures = [{(f.quantity, f.caps): f for f in report.figures} for report in (before, after)]
     said = [[(f.formula, f.legend) for f in report.figures] for report in (before, after)]
-    both = before.ok and after.ok and said[0] != said[1]
+    both = by and before.ok and after.ok and said[0] != said[1]
     formulas = [_formulas(old), _formulas(new)] if both else [{}, {}]
     found = []
     for key in dict.fromkeys([*figures[1], *figures[0]]):
         a, b = (each.get(key) for each in figures)
-        by = _difference(formulas[0].get(key), formulas[1].get(key))
+        changed = _difference(formulas[0].get(key), formulas[1].get(key))
         legend = dict.fromkeys(line for figure in (b, a) if figure for line in figure.legend)
         found.append(
             BoundChange(
@@ -386,13 +402,14 @@ def _bounds(old: Table, new: Table, before: Report, after: Report) -> list[Bound
                 b.formula if b else "",
                 a.value if a else None,
                 b.value if b else None,
-                by,
+                changed,
                 tuple(legend),
             )
         )
     return found
 
 
+@lru_cache(maxsize=4)
 def _formulas(table: Table) -> dict[tuple[str, bool], Bound]:
     proof = examine(table)
     return {(bound.name, bound.caps): bound for bound in bounds(proof.without_caps, proof.with_caps)}

@@ -155,11 +155,11 @@ def to_be_run(store: Store, before: float) -> list[QueuedTurn]:
         for *row, owner in rows
         if (queued := _read(row)).begun is None
         or (
-            (
+            not store.owners.alive(owner)  # first: nearly all of them run
+            and (
                 queued.withdrawn is not None
                 or all(one.settled(store.now()) for one in items.of_turn(queued.id))
             )
-            and not store.owners.alive(owner)
         )
     ]
 

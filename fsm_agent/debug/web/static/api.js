@@ -78,11 +78,11 @@ export const post = async (path, body = {}) =>
 
 export const turnPath = (turn, rest = "") => `/api/turns/${encodeURIComponent(turn)}${rest}`;
 
-/** Calls `hear(kind, data, sent)` for each event of a turn until the function that this returns is called; `lost` when it cannot be heard, with what the program says against it, if it says anything. */
-export function listen(turn, hear, lost) {
+/** Calls `hear(kind, data, sent)` for each event of a stream, as that of a turn, until the function that this returns is called; `lost` when it cannot be heard, with what the program says against it, if it says anything. */
+export function listen(path, hear, lost) {
   const end = new AbortController();
   const heard = async () => {
-    const response = await ask(turnPath(turn, "/events"), { signal: end.signal });
+    const response = await ask(path, { signal: end.signal });
     if (!response.headers.get("content-type")?.startsWith("text/event-stream")) await answered(response);
     const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
     for (let rest = ""; ; ) {

@@ -7,6 +7,7 @@ import { Ask, Help, Kept } from "./dialogs.js";
 import { useFetched, WHILE_RUNNING } from "./fetched.js";
 import { Fork } from "./fork.js";
 import { Waiting } from "./held.js";
+import { Insights } from "./insights.js";
 import { Inspector, tabsOf } from "./inspector.js";
 import { Lanes } from "./lanes.js";
 import { Moves } from "./pages.js";
@@ -14,10 +15,10 @@ import { MoveList } from "./moves.js";
 import { Crash, Ending } from "./notices.js";
 import { Pending } from "./pending.js";
 import { Pick, TurnPicker } from "./picker.js";
+import { useTheme } from "./theme.js";
 import { explain } from "./tips.js";
 import { Button, html, outcomes, refused, render, useEffect, useMemo, useRef, useState } from "./ui.js";
 
-const THEME = "fsm-agent-theme";
 const GONE = "the debugger is gone: the program that served this page does not answer";
 const SAYS = 6000; // milliseconds that a refusal stays
 const lag = [];
@@ -44,7 +45,7 @@ function App({ hello }) {
   const [lost, setLost] = useState(""); // why the program cannot be heard
   const [unknown, setUnknown] = useState(""); // why there is no such turn
   const [whole, setWhole] = useState(false); // the picture takes the whole page
-  const [theme, setTheme] = useState(() => document.documentElement.dataset.theme);
+  const [theme, turnTheme] = useTheme();
   const searching = useRef(null);
   const greeted = useRef(false);
   const told = useRef({ status: 0, breakpoints: 0 }); // how often: an answer that was on its way meanwhile is older
@@ -84,7 +85,7 @@ function App({ hello }) {
     setUnknown("");
     load().catch((error) => (error.name === "TypeError" ? setLost(GONE) : setUnknown(error.message)));
     greeted.current = false;
-    return listen(turn, hear, (refusal) => setLost(refusal ? refusal.message : GONE));
+    return listen(turnPath(turn, "/events"), hear, (refusal) => setLost(refusal ? refusal.message : GONE));
   }, [turn]);
   useEffect(() => {
     if (info) keepHash("at", look === null ? null : String(look));
@@ -201,18 +202,6 @@ function App({ hello }) {
     addEventListener("keydown", press);
     return () => removeEventListener("keydown", press);
   }, []);
-  const turnTheme = () => {
-    const next = theme === "dark" ? "light" : "dark";
-    if (next === systems()) localStorage.removeItem(THEME); // from now on as the system is
-    else localStorage.setItem(THEME, next);
-    setTheme(shownTheme());
-  };
-  useEffect(() => {
-    const query = matchMedia("(prefers-color-scheme: dark)");
-    const changed = () => setTheme(shownTheme());
-    query.addEventListener("change", changed);
-    return () => query.removeEventListener("change", changed);
-  }, []);
 
   const dialogs = html`<${Dialogs} dialog=${dialog} hello=${hello} turn=${turn || ""} info=${info} onClose=${() => setDialog(null)} fork=${fork} open=${open} onCompare=${(left, right) => { setDialog(null); setCompared({ left, right }); }} onSteer=${(text) => asked("steer", { text }).then(() => setDialog(null))} />`;
   const menu = (kind) => ({ test: () => keep("test").catch(failed), export: () => keep("export").catch(failed), link }[kind] || (() => setDialog({ kind })))();
@@ -283,6 +272,8 @@ function Dialogs({ dialog, hello, turn, info, onClose, fork, open, onCompare, on
       return html`<${Ask} title="Tell the turn something" label="message" hint="The model reads it with the next result of a tool; nothing is stopped." button="Tell it" onClose=${onClose} onSend=${onSteer} />`;
     case "pending":
       return html`<${Pending} onClose=${onClose} onOpen=${open} />`;
+    case "insights":
+      return html`<${Insights} onClose=${onClose} onOpen=${open} />`;
     case "import":
       return html`<${Import} onClose=${onClose} open=${open} />`;
     case "compare":
@@ -326,12 +317,6 @@ function lagWords() {
   return `${at(0.5)} in the middle, ${at(0.95)} at the 95th of a hundred (${sorted.length} events)`;
 }
 
-/** The colors of the system, and those that are shown: chosen here, or the system's. */
-const systems = () => (matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light");
-function shownTheme() {
-  return (document.documentElement.dataset.theme = localStorage.getItem(THEME) || systems());
-}
-shownTheme();
 explain();
 const root = document.getElementById("app");
 const named = new URLSearchParams(location.search).get("turn");

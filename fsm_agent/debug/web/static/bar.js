@@ -61,10 +61,10 @@ function spoken({ status, engine, at, look, state }) {
   return `engine ${PHASES[status.phase]}${where} after ${plural(engine, "move")}.${status.text ? ` ${status.text}.` : ""}${looking}`;
 }
 
-const ITEMS = [["pending", "What turns wait for …"], ["compare", "Compare with …"], ["test", "Make a pytest …"], ["export", "Export the run …"], ["import", "Import a run …"], ["steer", "Tell the turn something …"], ["link", "Copy a link to this move …"]];
+const ITEMS = [["pending", "What turns wait for …"], ["insights", "What recent turns took …"], ["compare", "Compare with …"], ["test", "Make a pytest …"], ["export", "Export the run …"], ["import", "Import a run …"], ["steer", "Tell the turn something …"], ["link", "Copy a link to this move …"]];
 
 /** What only turns with a model can have. */
-const TALKING = new Set(["pending", "test", "steer"]);
+const TALKING = new Set(["pending", "insights", "test", "steer"]);
 
 function Menu({ onMenu, dead, lost, talks }) {
   const box = useRef(null);

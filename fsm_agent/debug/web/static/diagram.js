@@ -6,8 +6,9 @@ const NS = "http://www.w3.org/2000/svg";
 
 /** Everything that is ever shown is put in at the start, so that a running turn inserts nothing. */
 class Drawn {
-  constructor(root, rows, onBreak, onRun) {
+  constructor(root, rows, onBreak, onRun, purpose) {
     this.rows = rows;
+    this.purpose = purpose;
     this.states = new Map();
     this.arrows = new Map();
     this.marked = new Map();
@@ -43,7 +44,7 @@ class Drawn {
     group.setAttribute("tabindex", "-1");
     group.setAttribute("role", "button");
     group.setAttribute("aria-pressed", "false");
-    group.setAttribute("aria-label", `breakpoint on ${kind} ${name.replace("→", " to ")}`);
+    group.setAttribute("aria-label", `${this.purpose.label} ${kind} ${name.replace("→", " to ")}`);
     const dot = document.createElementNS(NS, "circle");
     dot.setAttribute("class", "dot");
     dot.setAttribute("r", kind === "state" ? 7 : 6);
@@ -78,7 +79,7 @@ class Drawn {
 
   hint(group, name, kind) {
     const rows = (group.dataset.rows || "").split(" ").filter(Boolean);
-    return `${name}: click for a breakpoint, Shift-click to run to here${kind === "arrow" ? `\n${rows.join("\n")}` : ""}`;
+    return `${name}: ${this.purpose.hint}${kind === "arrow" ? `\n${rows.join("\n")}` : ""}`;
   }
 
   show({ engine, phase, look, move, visits, breakpoints }) {
@@ -91,7 +92,7 @@ class Drawn {
         engine: name === engine, look: name === look, seen: Boolean(seen), running: name === engine && phase === "running",
         broken: broken.has(`state ${name}`), off: off.has(`state ${name}`),
       });
-      words(one.intro, seen ? [plural(seen.count, "visit"), seconds(seen.seconds || null)].filter(Boolean).join(" · ") : "not visited");
+      words(one.intro, seen ? [plural(seen.count, "visit"), seconds(seen.seconds || null)].filter(Boolean).join(" · ") : this.purpose.unseen(name));
       words(one.here, name === engine ? (phase === "ended" ? "■" : phase === "running" ? "▶" : "❚❚") : "");
     }
     for (const [name, one] of this.arrows) {
@@ -149,7 +150,10 @@ function words(element, text) {
   if (element?.firstChild && element.firstChild.data !== text) element.firstChild.data = text;
 }
 
-export function Diagram({ svg, rows, onBreak, onRun, ...shown }) {
+/** What a click on the map is for, and what a box says that no turn has entered. */
+const BREAKPOINTS = { label: "breakpoint on", hint: "click for a breakpoint, Shift-click to run to here", unseen: () => "not visited" };
+
+export function Diagram({ svg, rows, onBreak, onRun, purpose = BREAKPOINTS, ...shown }) {
   const place = useRef(null);
   const drawn = useRef(null);
   const acts = useRef({});
@@ -157,7 +161,7 @@ export function Diagram({ svg, rows, onBreak, onRun, ...shown }) {
   useLayoutEffect(() => {
     place.current.innerHTML = svg;
     place.current.querySelector("svg").setAttribute("role", "group"); // its states and arrows are buttons
-    drawn.current = new Drawn(place.current, rows, (...a) => acts.current.onBreak(...a), (...a) => acts.current.onRun(...a));
+    drawn.current = new Drawn(place.current, rows, (...a) => acts.current.onBreak(...a), (...a) => acts.current.onRun(...a), purpose);
   }, [svg]);
   useLayoutEffect(() => drawn.current.show(shown));
   useLayoutEffect(() => {

@@ -98,9 +98,9 @@ class RowCost:
 
 @dataclass(frozen=True, slots=True)
 class Day:
-    """What began on one day, local time: ``turns``, those ``completed`` and ``failed`` among them.
-    ``requests``, ``tokens`` and ``cost`` (US dollars, ``None``: unknown) count with the moment they came
-    in."""
+    """What began on one day, local time: ``turns``, those ``completed`` and ``failed`` among them, and the
+    ``seconds`` from their beginning to their end, all together. ``requests``, ``tokens`` and ``cost`` (US
+    dollars, ``None``: unknown) count with the moment they came in."""
 
     date: str
     turns: int
@@ -109,6 +109,7 @@ class Day:
     requests: int
     tokens: int
     cost: float | None
+    seconds: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -322,7 +323,7 @@ _SESSIONS = f"""
     LIMIT :top"""  # noqa: S608
 _TURNS_BY_QUARTER = """
     SELECT CAST(began / 900 AS INTEGER), COUNT(*), COUNT(*) FILTER (WHERE outcome = 'completed'),
-        COUNT(*) FILTER (WHERE outcome = 'failed')
+        COUNT(*) FILTER (WHERE outcome = 'failed'), TOTAL(ended - began)
     FROM turns WHERE began >= :since GROUP BY 1"""
 _TOKENS_BY_QUARTER = """
     SELECT CAST(at / 900 AS INTEGER), COUNT(*), SUM(input + cache_read + cache_write + output), SUM(cost)
@@ -339,9 +340,13 @@ def _days(turns: list[Any], usage: list[Any]) -> list[Day]:
     days: dict[str, Day] = {}
     for quarter, *numbers in turns:
         one = days.get(date := _date(quarter), Day(date, 0, 0, 0, 0, 0, None))
-        began, completed, failed = numbers
+        began, completed, failed, seconds = numbers
         days[date] = replace(
-            one, turns=one.turns + began, completed=one.completed + completed, failed=one.failed + failed
+            one,
+            turns=one.turns + began,
+            completed=one.completed + completed,
+            failed=one.failed + failed,
+            seconds=one.seconds + seconds,
         )
     for quarter, requests, tokens, cost in usage:
         if (known := days.get(date := _date(quarter))) is not None:

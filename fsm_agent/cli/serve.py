@@ -1,0 +1,261 @@
+"""``fsm-agent serve``: programs and browsers over HTTP, and the keys with which they come."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import secrets
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+from urllib.parse import urlsplit
+
+import typer
+
+from fsm_agent.agent import Agent
+from fsm_agent.cli.acp import OneLineFormatter
+from fsm_agent.cli.agent_options import options_of, settings_for, telemetry_of
+from fsm_agent.cli.arguments import attribute_of
+from fsm_agent.cli.options import LIMITS, SHOWN, CliOptions, Home, Json, with_agent
+from fsm_agent.cli.screen import clean, moment, say
+from fsm_agent.cli.sessions import store_of
+from fsm_agent.debug.core.loopback import LOOPBACK, bind_port
+from fsm_agent.dispatch.dispatcher import dispatcher_of
+from fsm_agent.errors import ConfigError
+from fsm_agent.sessions.store import Store, store_for
+from fsm_agent.settings.model import ENV_PREFIX
+from fsm_agent.support.home import home_of
+from fsm_agent.support.installation import install_command
+from fsm_agent.support.redaction import keep_secret, mask
+from fsm_agent.support.threads import in_a_loop
+from fsm_agent.support.web_guard import own_hosts
+
+if TYPE_CHECKING:
+    from fsm_agent.serve.keys import KeyRing
+
+LOCAL = (LOOPBACK, "localhost", "::1")
+INSECURE = "WARNING: keys and conversations pass over the network as plain text (--insecure)"
+SUSPENDS = "approval.unanswered=suspend"
+SHAPE = "a function without parameters, or with one (the order), that returns an Agent or (Agent, deps)"
+
+
+@dataclass(frozen=True, slots=True)
+class ServeTarget:
+    """Where to serve, and how: ``app`` as ``module:name``, ``workers`` to run no turns here, files of
+    ``certificate`` and ``key`` for TLS, ``cors`` as origins."""
+
+    host: str
+    port: int
+    app: str | None
+    workers: bool
+    insecure: bool
+    certificate: str | None
+    key: str | None
+    cors: Sequence[str]
+    most_turns: int
+
+    @property
+    def local(self) -> bool:
+        """Whether only this machine reaches it."""
+        return self.host in LOCAL
+
+    def check(self) -> None:
+        """Raise ``ConfigError`` for what cannot be served so."""
+        if (self.certificate is None) != (self.key is None):
+            raise ConfigError(
+                "TLS needs both files", self.certificate or self.key, "--tls-cert and --tls-key"
+            )
+        for path in (self.certificate, self.key):
+            if path is not None and not Path(path).is_file():
+                raise ConfigError("the file cannot be read", path, "a file as PEM")
+        if not self.local and self.certificate is None and not self.insecure:
+            raise ConfigError(
+                "another address than this machine's needs TLS", self.host,
+                "--tls-cert and --tls-key, or --insecure",
+            )  # fmt: skip
+        for origin in self.cors:
+            parts = urlsplit(origin)
+            if parts.scheme not in ("http", "https") or f"{parts.scheme}://{parts.netloc}" != origin:
+                raise ConfigError("no origin", origin, "https://name.example or http://name.example:port")
+
+
+@with_agent("yes", "session", *LIMITS, *SHOWN)
+def start(
+    given: CliOptions,
+    host: Annotated[
+        str, typer.Option(help="Address to serve at; another than this machine's needs TLS.")
+    ] = LOOPBACK,
+    port: Annotated[int, typer.Option(help="Port; 0 for any that is free.")] = 0,
+    app: Annotated[
+        str | None,
+        typer.Option(metavar="MODULE:NAME", help="A function that returns the agent of a turn."),
+    ] = None,
+    workers: Annotated[
+        bool, typer.Option("--workers", help="Queue turns for `fsm-agent worker`, and run none here.")
+    ] = False,
+    insecure: Annotated[bool, typer.Option("--insecure", help="Serve another address without TLS.")] = False,
+    tls_cert: Annotated[str | None, typer.Option(metavar="FILE", help="Certificate chain, as PEM.")] = None,
+    tls_key: Annotated[str | None, typer.Option(metavar="FILE", help="Its private key, as PEM.")] = None,
+    cors: Annotated[
+        list[str],
+        typer.Option(metavar="ORIGIN", help="A site whose pages may ask, such as https://a.example."),
+    ] = (),  # type: ignore[assignment]
+    most_turns: Annotated[int, typer.Option(help="Turns that run at once here.")] = 256,
+) -> int:
+    """Serve until a signal comes.
+
+    On this machine a token is printed; other addresses need keys. The first signal hands the running turns
+    over, the second one ends this process.
+    """
+    target = ServeTarget(host, port, app, workers, insecure, tls_cert, tls_key, cors, most_turns)
+    target.check()
+    if app is not None and (given.model or given.tools):
+        raise ConfigError("--app says which agent there is", app, "no --model and no --tool")
+    try:
+        import fsm_agent.serve.server  # noqa: F401 - it needs the extra
+    except ImportError as error:
+        raise ConfigError(
+            f"serving needs {error.name}, which is not installed", None, install_command("serve")
+        ) from None
+    from fsm_agent.serve.keys import KeyRing
+
+    make_agent, store = _agents_of(replace(given, source="serve"), app)
+    token = secrets.token_urlsafe(24) if target.local else ""
+    keys = KeyRing(store, token)
+    if not token and not keys.all():
+        raise ConfigError(
+            "this address needs keys, and there are none", host, "fsm-agent serve keys add NAME"
+        )
+    keep_secret([token] if token else [])
+    _log_to_stderr()
+    in_a_loop(_serve(target, given, make_agent, store, keys, token))
+    return 0
+
+
+def _agents_of(given: CliOptions, app: str | None) -> tuple[Callable[..., Any], Store]:
+    """What makes the agent of a turn, and the store of all of them."""
+    given = replace(given, sets=[SUSPENDS, *given.sets])
+    if app is not None:
+        settings = settings_for(given.home, given.sets)
+        store = store_for(home_of(given.home, os.environ), settings.store.durability, settings.store.database)
+        if telemetry_of(settings):
+            os.environ.setdefault(f"{ENV_PREFIX}TELEMETRY__ENABLED", "true")
+        return _callable(attribute_of(app, "--app", f"MODULE:NAME of {SHAPE}"), app), store
+    options, choice = options_of(given, None)
+    print(f"fsm-agent serve: {clean(choice.why)}", file=sys.stderr)
+    kept = options["store"]
+    assert kept is not None
+    return lambda: Agent.of(options), kept
+
+
+def _callable(found: object, name: str) -> Callable[..., Any]:
+    if not callable(found) or isinstance(found, type):
+        raise ConfigError("--app is no factory of agents", name, SHAPE)
+    return found
+
+
+async def _serve(
+    target: ServeTarget,
+    given: CliOptions,
+    make_agent: Callable[..., Any],
+    store: Store,
+    keys: KeyRing,
+    token: str,
+) -> None:
+    from fsm_agent.serve.app import app_of
+    from fsm_agent.serve.server import Server
+    from fsm_agent.serve.service import SessionService
+
+    dispatcher = dispatcher_of(settings_for(given.home, given.sets).dispatch) if target.workers else None
+    service = SessionService(make_agent, store, dispatcher=dispatcher, most_turns=target.most_turns)
+    bound = bind_port(target.host, target.port)
+    port = bound.getsockname()[1]
+    app = app_of(service, keys, hosts=own_hosts(port) if target.local else None, cors=target.cors)
+
+    def ready() -> None:
+        scheme = "https" if target.certificate else "http"
+        host = f"[{target.host}]" if ":" in target.host else target.host
+        if not target.local and not target.certificate:
+            print(f"fsm-agent serve: {INSECURE}", file=sys.stderr)
+        behind = f"  token {token}" if token else ""
+        print(f"fsm-agent serve: {scheme}://{host}:{port}{behind}", file=sys.stderr, flush=True)
+
+    def leaving() -> None:
+        print(
+            "fsm-agent serve: leaves; each turn stops after its next move, and another process continues it",
+            file=sys.stderr,
+            flush=True,
+        )
+
+    server = Server(
+        app, service, ready=ready, leaving=leaving, certificate=target.certificate, key=target.key
+    )
+    await server.serve([bound])
+
+
+class MaskedFormatter(OneLineFormatter):
+    """A record in one line, without secrets."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Return the record as one line."""
+        return mask(super().format(record))
+
+
+def _log_to_stderr() -> None:
+    shown = logging.StreamHandler(sys.stderr)
+    shown.setFormatter(MaskedFormatter())
+    logging.basicConfig(handlers=[shown], level=logging.WARNING)
+    logging.getLogger("fsm_agent.audit").setLevel(logging.INFO)
+
+
+# Keys
+
+
+def add_key(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="Whose key it is.")],
+    scope: Annotated[
+        list[str],
+        typer.Option(help="What it may do: read, run, approve, admin; repeatable. Default: run."),
+    ] = (),  # type: ignore[assignment]
+    as_json: Json = False,
+    home: Home = None,
+) -> int:
+    """Make a key, and print it once. Only a hash of it is stored."""
+    from fsm_agent.serve.keys import KeyRing
+
+    key, whole = in_a_loop(KeyRing(store_of(home)).add(name, scope or ["run"]))
+    if as_json:
+        print(json.dumps({"id": key.id, "name": key.name, "scopes": key.scopes, "key": whole}))
+    else:
+        print(whole)
+    return 0
+
+
+def list_keys(as_json: Json = False, home: Home = None) -> int:
+    """List the keys, without their secrets."""
+    from fsm_agent.serve.keys import KeyRing
+
+    found = KeyRing(store_of(home)).all()
+    if as_json:
+        print(json.dumps([{"id": k.id, "name": k.name, "scopes": k.scopes, "made": k.made} for k in found]))
+        return 0
+    for key in found:
+        say(f"{key.id}  {moment(key.made)}  {', '.join(key.scopes)}  {key.name}")
+    if not found:
+        say("There are no keys yet: fsm-agent serve keys add NAME")
+    return 0
+
+
+def remove_key(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="The id of a key, or its name.")],
+    home: Home = None,
+) -> int:
+    """Forget a key: it is refused from then on. Its sessions stay."""
+    from fsm_agent.serve.keys import KeyRing
+
+    key = in_a_loop(KeyRing(store_of(home)).remove(name))
+    say(f"removed {key.id} ({key.name})")
+    return 0

@@ -1,0 +1,371 @@
+"""A watched module: its last good table, how that differs from the last commit, what is proved of it, and the
+runs that say why not."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import subprocess
+import tempfile
+import threading
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from fsm_agent.debug.live.loading import Broken, Loader
+from fsm_agent.debug.live.patch import Edit, TableText
+from fsm_agent.debug.live.runs import Run, runs_against
+from fsm_agent.diagram.versions.compare import (
+    Difference,
+    ProofChange,
+    compare,
+    compare_reports,
+)
+from fsm_agent.diagram.versions.load import SHORT, Version, unpack_revision
+from fsm_agent.errors import ConfigError, TableError
+from fsm_agent.fsm.table import Table
+from fsm_agent.fsm.verify import verify_table
+from fsm_agent.fsm.verify.reach import TimeLimit, all_limit_names
+from fsm_agent.fsm.verify.report import Report
+
+LOOK = 0.03
+"""Seconds between two looks at the file."""
+REFINE = 2.0
+"""Seconds for bounds that are smaller than their formulas."""
+LARGEST = 2_000_000
+"""Bytes of a module with a table."""
+
+Predict = Callable[[Table], Mapping[str, Any] | None]
+"""What turns of a table will do, from recorded ones; ``None``: nothing is recorded of such turns."""
+
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """A good version of the table: its text, how it differs from ``base``, and, when they are there, the
+    proofs, the runs against them, and the prediction for both."""
+
+    version: Version
+    text: TableText
+    mark: str
+    base: str
+    difference: Difference
+    report: Report | None = None
+    proofs: ProofChange | None = None
+    runs: tuple[Run, ...] = ()
+    predicted: tuple[Mapping[str, Any], Mapping[str, Any]] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """What a page shows: the last good version, what is wrong with the text now, and what is being done
+    (``loading``, ``proving``, ``comparing``, or nothing). ``number`` grows with each change."""
+
+    number: int = 0
+    shown: Shown | None = None
+    broken: Broken | None = None
+    busy: str = "loading"
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """Why a change was not written: findings of the proof, and runs that show them."""
+
+    findings: tuple[str, ...]
+    table: Table
+    runs: tuple[Run, ...]
+
+
+@dataclass(slots=True)
+class _Base:
+    """The version that others are compared with, with its proof and prediction."""
+
+    name: str
+    version: Version
+    report: Report | None = None
+    predicted: Mapping[str, Any] | None = None
+
+
+class Watched:
+    """``path``: the file; ``name``: of the table in it, empty for its only one. Raises ``ConfigError`` for a
+    file that is not there, cannot be read, or is no Python."""
+
+    def __init__(
+        self, path: Path, name: str = "", predict: Predict | None = None, loader: Loader | None = None
+    ) -> None:
+        self.path = path.resolve()
+        if self.path.suffix != ".py":
+            raise ConfigError(
+                "only a table in Python is watched", str(path), "path.py, path.py:NAME, module:NAME"
+            )
+        self._predict = predict
+        self._text = _read(self.path)
+        self._loader = loader or Loader(self.path, name)
+        self._base: _Base | None = None
+        self._commit = ""
+        self._undo: list[tuple[bytes, bytes]] = []
+        self._editing = threading.Lock()
+        self._news = threading.Condition()
+        self._view = View()
+        self._stop = threading.Event()
+
+    # What is seen
+
+    @property
+    def view(self) -> View:
+        """Return the newest view."""
+        return self._view
+
+    @property
+    def can_undo(self) -> bool:
+        """Say whether the file is as a change left it."""
+        return bool(self._undo) and self._undo[-1][1] == self._text
+
+    def wait(self, number: int, seconds: float) -> View:
+        """The newest view: as soon as it is not the one of this number, else after so many seconds."""
+        with self._news:
+            self._news.wait_for(lambda: self._view.number != number, seconds)
+            return self._view
+
+    # Watching
+
+    def run(self) -> None:
+        """Show every save until ``close``."""
+        seen: tuple[int, ...] | None = (0,)
+        while not self._stop.is_set():
+            now = _stamp(self.path)
+            if now != seen:
+                seen = now
+                self.look()
+            self._stop.wait(LOOK)
+
+    def start(self) -> threading.Thread:
+        """Watch in a thread."""
+        thread = threading.Thread(target=self.run, daemon=True, name="fsm-agent-live")
+        thread.start()
+        return thread
+
+    def close(self) -> None:
+        """End the watch."""
+        self._stop.set()
+        self._loader.close()
+
+    def look(self) -> None:
+        """Show the file as it is now."""
+        stamp = _stamp(self.path)
+        try:
+            self._text = _read(self.path)
+        except ConfigError as error:
+            self._show(broken=Broken(str(error)), busy="")
+            return
+        self._show(busy="loading")
+        with self._editing:
+            loaded = self._loader.load(self._text, lambda: _stamp(self.path) == stamp)
+        if isinstance(loaded, Version):
+            self._take(loaded, stamp)
+        elif loaded is not None:
+            self._show(broken=loaded, busy="")
+
+    def _take(self, version: Version, stamp: tuple[int, ...] | None) -> None:
+        try:
+            text = TableText(self._text, version.table)
+        except ConfigError as error:
+            self._show(broken=Broken(str(error)), busy="")
+            return
+        version = _with_limits(version, text)
+        base = self._base_for(version)
+        shown = Shown(version, text, _mark(self._text), base.name, compare(base.version.table, version.table))
+        self._show(shown=shown, broken=None, busy="proving")
+        try:
+            shown = self._proved(shown, base)
+        except TableError as error:
+            self._show(broken=Broken(f"this table cannot be proved: {error}"), busy="")
+            return
+        self._show(shown=shown, busy="comparing")
+        for work in (self._compared, self._with_runs, self._with_prediction):
+            if stamp != _stamp(self.path):
+                return
+            shown = work(shown, base)
+            self._show(shown=shown, busy="comparing")
+        self._show(busy="")
+
+    def _proved(self, shown: Shown, base: _Base) -> Shown:
+        report = _report(shown.version)
+        if base.report is None:
+            base.report = _report(base.version)
+        proofs = compare_reports(base.version.table, shown.version.table, base.report, report, by=False)
+        return replace(shown, report=report, proofs=proofs)
+
+    def _compared(self, shown: Shown, base: _Base) -> Shown:
+        assert shown.report is not None
+        assert base.report is not None
+        tables = (base.version.table, shown.version.table)
+        return replace(shown, proofs=compare_reports(*tables, base.report, shown.report))
+
+    def _with_runs(self, shown: Shown, base: _Base) -> Shown:
+        assert shown.report is not None
+        return replace(shown, runs=runs_against(shown.version.table, shown.report))
+
+    def _with_prediction(self, shown: Shown, base: _Base) -> Shown:
+        if self._predict is None or shown.report is None or not shown.report.ok:
+            return shown
+        return replace(shown, predicted=self._predicted(shown, base))
+
+    def _predicted(self, shown: Shown, base: _Base) -> tuple[Mapping[str, Any], Mapping[str, Any]] | None:
+        assert self._predict is not None
+        if base.predicted is None and base.report is not None and base.report.ok:
+            base.predicted = self._predict(base.version.table)
+        now = self._predict(shown.version.table)
+        return (base.predicted, now) if base.predicted is not None and now is not None else None
+
+    def _show(self, **changes: Any) -> None:
+        with self._news:
+            self._view = replace(self._view, **changes, number=self._view.number + 1)
+            self._news.notify_all()
+
+    # The last commit
+
+    def _base_for(self, version: Version) -> _Base:
+        """The table of the last commit; where there is none, the one that was seen first."""
+        commit = _git(self.path.parent, "rev-parse", "HEAD")
+        if self._base is None or commit != self._commit:
+            self._commit = commit
+            self._base = self._committed(commit) if commit else None
+        if self._base is None:
+            self._base = _Base("the first version seen", version)
+        return self._base
+
+    def _committed(self, commit: str) -> _Base | None:
+        top = _git(self.path.parent, "rev-parse", "--show-toplevel")
+        inside = os.path.relpath(self.path, os.path.realpath(top))
+        try:
+            with unpack_revision(commit, self.path.parent) as root:
+                file = root / inside
+                text = file.read_bytes()
+                found = self._loader.load(text, path=file)
+                if not isinstance(found, Version):
+                    return None
+                found = _with_limits(found, TableText(text, found.table))
+        except (ConfigError, OSError):
+            return None  # not committed yet, or broken there
+        return _Base(f"the last commit ({commit[:SHORT]})", found)
+
+    # Changes
+
+    def edit(self, edit: Edit, mark: str) -> Refusal | None:
+        """Change a row in the file: ``None`` when it is written. ``mark``: of the text that the page shows.
+        Raises ``ConfigError`` for what cannot be changed."""
+        with self._editing:
+            shown = self._view.shown
+            text = _read(self.path)
+            if shown is None or mark != shown.mark or mark != _mark(text):
+                raise ConfigError(
+                    "the file was changed since", self.path.name, "the version that is shown now"
+                )
+            patched = shown.text.apply(edit)
+            loaded = self._loader.load(patched.text)
+            if not isinstance(loaded, Version):
+                reason = loaded.reason if loaded is not None else "it was not loaded"
+                raise ConfigError(
+                    f"the changed file makes no table ({reason})", self.path.name, "another change"
+                )
+            read = TableText(patched.text, loaded.table)
+            if loaded.table != patched.table or any(
+                read.limits.get(k) != v for k, v in patched.limits.items()
+            ):
+                raise ConfigError(
+                    "this row is written so that the change would mean something else", self.path.name,
+                    "a change in the file",
+                )  # fmt: skip
+            report = _report(_with_limits(loaded, read))
+            if not report.ok:
+                return Refusal(_findings(report), loaded.table, runs_against(loaded.table, report))
+            self._write(text, patched.text)
+        return None
+
+    def undo(self) -> None:
+        """Take the last change back. Raises ``ConfigError`` if the file is not as the change left it."""
+        with self._editing:
+            text = _read(self.path)
+            if not self._undo or self._undo[-1][1] != text:
+                raise ConfigError(
+                    "there is no change to take back", self.path.name, "the file as a change left it"
+                )
+            before, _ = self._undo.pop()
+            self._replace(before)
+
+    def _write(self, before: bytes, after: bytes) -> None:
+        if _read(self.path) != before:
+            raise ConfigError(
+                "the file was changed meanwhile", self.path.name, "the version that is shown now"
+            )
+        self._replace(after)
+        self._undo.append((before, after))
+
+    def _replace(self, text: bytes) -> None:
+        """Write in one step: a reader sees the old text or the new one."""
+        try:
+            with tempfile.NamedTemporaryFile(
+                dir=self.path.parent, prefix=".fsm-agent-", delete=False
+            ) as made:
+                made.write(text)
+            os.chmod(made.name, self.path.stat().st_mode & 0o7777)
+            os.replace(made.name, self.path)
+        except OSError as error:
+            with suppress(OSError, UnboundLocalError):
+                os.unlink(made.name)
+            raise ConfigError(f"the file cannot be written ({error.strerror})", self.path.name) from None
+
+
+def _report(version: Version) -> Report:
+    return verify_table(version.table, version.limits, small=False, within=TimeLimit(REFINE))
+
+
+def _findings(report: Report) -> tuple[str, ...]:
+    found = [text for check in report.checks for text in check.findings]
+    found += [one.finding for one in report.properties if one.finding]
+    return (*found, *(text for inner in report.inner for text in _findings(inner)))
+
+
+def _with_limits(version: Version, text: TableText) -> Version:
+    """With the numbers of the module, where they are all the limits of the table."""
+    if version.limits is None and set(all_limit_names(version.table)) <= set(text.limits):
+        return replace(version, limits=text.limits)
+    return version
+
+
+def _stamp(path: Path) -> tuple[int, ...] | None:
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return found.st_mtime_ns, found.st_size, found.st_ino
+
+
+def _mark(text: bytes) -> str:
+    return hashlib.sha256(text).hexdigest()[:16]
+
+
+def _read(path: Path) -> bytes:
+    try:
+        text = path.read_bytes()
+    except OSError as error:
+        raise ConfigError(
+            f"the file cannot be read ({error.strerror})", str(path), "a file with a table"
+        ) from None
+    if len(text) > LARGEST:
+        raise ConfigError("the file is too large", f"{len(text):,} bytes", f"at most {LARGEST:,}")
+    return text
+
+
+def _git(folder: Path, *arguments: str) -> str:
+    """What git says, empty where there is no git, repository or commit."""
+    try:
+        done = subprocess.run(  # noqa: S603  # the caller's git, fixed arguments
+            ["git", "-C", folder, *arguments],  # noqa: S607
+            stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False,
+        )  # fmt: skip
+    except OSError:
+        return ""
+    return done.stdout.strip() if done.returncode == 0 else ""

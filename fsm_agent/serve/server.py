@@ -1,0 +1,119 @@
+"""Serve the application until a signal comes: sockets, TLS, and a graceful end.
+
+The first signal ends it gracefully: nothing new is accepted, each turn stops after its next move, streams
+end, and any process over the same store continues the turns. The second one ends the process at once."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import socket
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import uvicorn
+from starlette.applications import Starlette
+from uvicorn.protocols.http.auto import AutoHTTPProtocol
+
+from fsm_agent.serve.service import SessionService
+
+HEAD_SECONDS = 10.0
+"""In which the head of a request has arrived."""
+LEAVE_SECONDS = 120
+"""In which streams and moves end after the first signal."""
+KILLED = 130
+"""Exit code after a second signal."""
+
+
+@dataclass(frozen=True, slots=True)
+class ServerLimits:
+    """``connections`` at once, of all clients; more are answered with 503."""
+
+    connections: int = 2_000
+
+
+class PatientProtocol(AutoHTTPProtocol):  # type: ignore[misc, valid-type]  # httptools' or h11's, as installed
+    """Closes a connection that sends no whole head for long."""
+
+    def connection_made(self, transport: Any) -> None:
+        """Begin to watch the connection."""
+        super().connection_made(transport)
+        self._silent = False
+        self._watch()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Watch it no more."""
+        self._look.cancel()
+        super().connection_lost(exc)
+
+    def _watch(self) -> None:
+        self._look = self.loop.call_later(HEAD_SECONDS, self._close_if_silent)
+
+    def _close_if_silent(self) -> None:
+        silent = self.cycle is None or self.cycle.response_complete
+        if silent and (self._silent or self.cycle is None):
+            self.transport.close()
+            return
+        self._silent = silent
+        self._watch()
+
+
+class Server(uvicorn.Server):
+    """``ready`` is called when it serves, ``leaving`` with the first signal."""
+
+    def __init__(
+        self,
+        app: Starlette,
+        service: SessionService,
+        *,
+        ready: Callable[[], None],
+        leaving: Callable[[], None] = lambda: None,
+        limits: ServerLimits = ServerLimits(),
+        certificate: str | None = None,
+        key: str | None = None,
+    ) -> None:
+        super().__init__(
+            uvicorn.Config(
+                app,
+                http=PatientProtocol,
+                ws="none",
+                lifespan="on",
+                log_config=None,
+                access_log=False,
+                server_header=False,
+                proxy_headers=False,
+                limit_concurrency=limits.connections,
+                timeout_graceful_shutdown=LEAVE_SECONDS,
+                ssl_certfile=certificate,
+                ssl_keyfile=key,
+            )
+        )
+        self._service, self._ready, self._leaving = service, ready, leaving
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Open the sockets, and say that it serves."""
+        await super().startup(sockets)
+        if self.started:
+            self._ready()
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """End gracefully on the first signal, at once on the second."""
+        loop = asyncio.get_running_loop()
+        for one in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(one, self._leave)
+        try:
+            yield
+        finally:
+            for one in (signal.SIGTERM, signal.SIGINT):
+                loop.remove_signal_handler(one)
+
+    def _leave(self) -> None:
+        if self.should_exit:
+            os._exit(KILLED)  # as after kill -9: another process continues
+        self._leaving()
+        self._service.leave()
+        self.should_exit = True

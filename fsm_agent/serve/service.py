@@ -1,0 +1,708 @@
+"""``SessionService``: what every door does with sessions and turns. It knows no protocol.
+
+A message is queued in the store before its sender hears of its turn, and a worker runs it: one in this
+process, or those of a dispatcher. So what survives the end of a process survives here, by the same rules: the
+row of the queue, the claim, the journal."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import re
+import uuid
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from fsm_agent.approvals.service import answer as answer_to
+from fsm_agent.composition.turn_wiring import TURN
+from fsm_agent.conversation.handover import next_turn_id
+from fsm_agent.conversation.parts import parts_of
+from fsm_agent.conversation.result import TurnResult
+from fsm_agent.dispatch.dispatcher import DIGEST, Dispatcher, InProcess, Order, cancel, control, submit
+from fsm_agent.dispatch.follow import (
+    Follower,
+    Place,
+    ServedEvent,
+    read_result,
+    recorded_events,
+    still_queued,
+    void,
+)
+from fsm_agent.dispatch.worker import App, Worker
+from fsm_agent.errors import ConfigError, FsmAgentError, TurnSuspended
+from fsm_agent.runtime.events import Voided
+from fsm_agent.serve.live import LiveTurn, LiveTurns
+from fsm_agent.sessions.store import Store
+from fsm_agent.sessions.store.fork_edits import edit_position
+from fsm_agent.sessions.store.journal.conversation_journal import ConversationRecording
+from fsm_agent.sessions.store.journal.read import Turns
+from fsm_agent.sessions.store.pending import Pending, PendingItems
+from fsm_agent.sessions.store.queued import first_session, found
+from fsm_agent.sessions.store.rewind import fork_turn, position_of
+from fsm_agent.sessions.turn import new_turn_id
+
+audit = logging.getLogger("fsm_agent.audit")
+SCOPES = ("read", "run", "approve", "admin")
+"""What a key may do: read its sessions; run turns, which includes reading; answer approvals; everything, in
+all sessions."""
+OWNERS = "serve.sessions"
+"""Under which name the store keeps whose session each is."""
+SWEEP, AGE = 0.5, 1.0
+LOOK = 0.1
+"""Seconds between two looks at a turn that another process runs."""
+LASTING = ("always", "never")
+"""Answers that hold for all sessions of the home."""
+_FREE = "UPDATE turns SET owner = NULL WHERE id = ?"
+_QUEUE_BEGUN = (
+    "INSERT INTO queued (id, session, digest, at, begun) VALUES (?, ?, ?, ?, ?) ON CONFLICT (id) DO NOTHING"
+)
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]{0,127}")
+
+
+class ServiceError(FsmAgentError):
+    """What a door answers in its protocol's own form: ``status`` of HTTP, and a ``code`` of one word."""
+
+    status, code = 500, "failed"
+
+
+class NotFound(ServiceError):
+    """No such session, turn or question; or one of another key."""
+
+    status, code = 404, "not_found"
+
+
+class Unauthorized(ServiceError):
+    """No key, or a wrong one."""
+
+    status, code = 401, "unauthorized"
+
+
+class Forbidden(ServiceError):
+    """The key has not the scope."""
+
+    status, code = 403, "forbidden"
+
+
+class Leaving(ServiceError):
+    """This server ends; the turn is continued by another one."""
+
+    status, code = 503, "leaving"
+
+
+class Busy(ServiceError):
+    """Another turn of this session is running, or what was asked for cannot be done now."""
+
+    status, code = 409, "conflict"
+
+
+class BadRequest(ServiceError):
+    """What was sent cannot be used."""
+
+    status, code = 400, "bad_request"
+
+
+class TooLarge(ServiceError):
+    """More than is read."""
+
+    status, code = 413, "too_large"
+
+
+class TooMany(ServiceError):
+    """More than this key, or this server, may do at once."""
+
+    status, code = 429, "too_many"
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """Who asks: the id and the name of a key, and its scopes."""
+
+    id: str
+    name: str
+    scopes: frozenset[str]
+
+    @property
+    def admin(self) -> bool:
+        """Whether all is allowed, in all sessions."""
+        return "admin" in self.scopes
+
+    def need(self, scope: str) -> None:
+        """Raise ``Forbidden`` without this scope."""
+        implied = {"read": {"run", "admin"}}.get(scope, {"admin"})
+        if not self.scopes & {scope, *implied}:
+            raise Forbidden(f"this key has not the scope {scope}")
+
+
+class SessionService:
+    """The sessions of one store, for callers of any door.
+
+    ``make_agent``: a function without parameters, or with one (the order), that returns an ``Agent`` or
+    ``(Agent, deps)``; called once a turn. ``dispatcher``: where turns are queued for workers elsewhere; by
+    default they run here, while ``serve`` is entered. ``most_turns``: at once in this process;
+    ``most_of_key``: unfinished turns of one key. ``name``: what the agent is called, as protocols call a
+    model. ``sweep``: seconds between two looks for turns that no process runs, which were queued at least
+    ``age`` seconds ago."""
+
+    def __init__(
+        self,
+        make_agent: Callable[..., Any],
+        store: Store,
+        *,
+        dispatcher: Dispatcher | None = None,
+        most_turns: int = 256,
+        most_of_key: int = 512,
+        name: str = "agent",
+        sweep: float = SWEEP,
+        age: float = AGE,
+    ) -> None:
+        self.store, self.name = store, name
+        self._live = LiveTurns(self._count_recorded)
+        self._app = App.of(make_agent, "make_agent", store, suspends=True, expect=self._live.expect)
+        self._here = dispatcher is None
+        self._dispatcher: Dispatcher = InProcess() if dispatcher is None else dispatcher
+        self._sweep, self._age = sweep, age
+        self._most_turns, self._most_of_key = most_turns, most_of_key
+        self._turns = Turns(store.database)
+        self._items = PendingItems(lambda: store.database, store.now)
+        self._follower = Follower(store)
+        self._stop = asyncio.Event()
+        self._serving: asyncio.Task[None] | None = None
+        self._unfinished: dict[str, set[str]] = {}
+
+    # Its life
+
+    async def open(self) -> None:
+        """Begin to run turns, those that a dead process left among them."""
+        if self._here:
+            worker = Worker(self.store, self._app, self._dispatcher, sweep=self._sweep, age=self._age)
+            self._serving = asyncio.create_task(worker.run(self._most_turns, self._stop))
+
+    @property
+    def leaving(self) -> bool:
+        """Whether this process ends: it begins no turns."""
+        return self._stop.is_set()
+
+    def leave(self) -> None:
+        """Begin to end: each turn that runs here stops after its next move, and any process continues it.
+        Streams of events end then with ``Leaving``."""
+        self._stop.set()
+
+    async def aclose(self) -> None:
+        """``leave``, and wait for the turns that run here."""
+        self.leave()
+        if self._serving is not None:
+            await self._serving
+        else:
+            await self._dispatcher.aclose()
+        self._live.close()
+
+    async def __aenter__(self) -> SessionService:
+        await self.open()
+        return self
+
+    async def __aexit__(self, *error: object) -> None:
+        await self.aclose()
+
+    # Turns
+
+    async def start(
+        self,
+        caller: Caller,
+        content: Any,
+        session_id: str | None = None,
+        *,
+        turn_id: str = "",
+        waits: bool = False,
+        **options: Any,
+    ) -> str:
+        """Begin a turn, and return its id once it is in the store. ``session_id``: which session it
+        continues, or the id of a new one. ``turn_id``: the same one again begins nothing. ``waits``: behind a
+        turn of the session that runs; else ``Busy`` is raised. ``options``: of ``Agent.start``, as JSON
+        values."""
+        caller.need("run")
+        if self.leaving:
+            raise Leaving("this server is leaving")
+        content = _read_content(content)
+        if turn_id and _NAME.fullmatch(turn_id) is None:
+            raise BadRequest(f"no id of a turn: {turn_id[:40]!r}")
+        session = f"s-{uuid.uuid4().hex[:12]}" if session_id is None else session_id
+        await self._claim_session(caller, session)
+        if turn_id and (begun := self._session_of(turn_id)) is not None:
+            if begun != first_session(self.store, session):
+                raise Busy("a turn of this id is in another session")
+            return turn_id
+        if session_id is not None and not waits:
+            await self._refuse_if_busy(session)
+        self._count(caller)
+        try:
+            order = await submit(self.store, self._dispatcher, content, session, turn_id=turn_id, **options)
+        except ConfigError as error:
+            raise BadRequest(str(error)) from None
+        self._unfinished.setdefault(caller.id, set()).add(order.turn)
+        self._audit(caller, "start", session=order.session, turn=order.turn)
+        return order.turn
+
+    def events(self, caller: Caller, turn_id: str, after: str = "") -> AsyncIterator[ServedEvent]:
+        """Return what happens in a turn, and in those that it hands the conversation over to: each event
+        once, behind the one with the id ``after``, until the turn has ended or is suspended; ``result`` says
+        which. When the process that told a part of it has ended, a ``Voided`` says what to drop. Raises
+        ``Leaving`` behind the last event that a process which ends has."""
+        caller.need("read")
+        self._find_session_of(caller, turn_id)
+        hop, place = _read_id(after)
+        for _ in range(hop):
+            if (following := self._follower_of(turn_id)) is None:
+                raise BadRequest("no id of an event of this turn")
+            turn_id = following
+        return self._follow(turn_id, hop, place)
+
+    async def _follow(self, turn_id: str, hop: int, place: Place) -> AsyncIterator[ServedEvent]:
+        while True:
+            async for one in self._events(turn_id, place, follows=hop > 0):
+                yield one._replace(id=f"{hop}:{one.id}") if hop else one
+            if (following := self._follower_of(turn_id)) is None:
+                return
+            turn_id, hop, place = following, hop + 1, Place()
+
+    async def result(self, caller: Caller, turn_id: str) -> TurnResult:
+        """Wait for the end of a turn, and return its result. Raises ``TurnSuspended`` when it waits for an
+        answer, ``Busy`` when it was taken back, ``BadRequest`` when it cannot begin."""
+        caller.need("read")
+        self._find_session_of(caller, turn_id)
+        await self._wait_for_end(turn_id)
+        while (following := self._follower_of(turn_id)) is not None:
+            turn_id = following
+            await self._wait_for_end(turn_id, follows=True)
+        live = self._live.get(turn_id)
+        if live is not None and live.how == "ended":
+            return live.result  # type: ignore[no-any-return]
+        return read_result(self._turns, self._turns.info(turn_id))
+
+    def about(self, caller: Caller, turn_id: str) -> dict[str, Any]:
+        """Return the status of a turn, as JSON values: ``status`` is queued, running, suspended or ended."""
+        caller.need("read")
+        session = self._find_session_of(caller, turn_id)
+        about: dict[str, Any] = {"turn": turn_id, "session": session}
+        if not self._exists(turn_id):
+            try:
+                still_queued(self.store, turn_id)
+            except ConfigError as error:
+                return {**about, "status": "refused", "problem": str(error)}
+            return {**about, "status": "queued"}
+        info = self._turns.info(turn_id)
+        about |= {"state": info.state, "moves": info.seq, "began": info.began}
+        if info.ended is not None:
+            return {
+                **about,
+                "status": "ended",
+                "exit": info.exit,
+                "outcome": info.outcome,
+                "ended": info.ended,
+            }
+        waits = [one for one in self._items.of_turn(turn_id) if one.answered is None]
+        suspended = info.owner is None and bool(waits)
+        more = {"pending": [one.to_dict() for one in waits]} if suspended else {}
+        return {**about, "status": "suspended" if suspended else "running", **more}
+
+    # What is said to turns
+
+    async def steer(self, caller: Caller, turn_id: str, text: str) -> None:
+        """Tell a running turn something; the model reads it with its next request. Raises ``Busy`` for one
+        that does not run."""
+        caller.need("run")
+        self._find_session_of(caller, turn_id)
+        if not isinstance(text, str) or not text.strip():
+            raise BadRequest("the text is empty")
+        if (live := self._live.get(turn_id)) is not None and live.how is None:
+            live.signals.steer(text)
+        elif self._is_run(turn_id):
+            await control(self.store, turn_id, "steer", {"text": text})
+        else:
+            raise Busy("the turn is not running")
+        self._audit(caller, "steer", turn=turn_id)
+
+    async def interrupt(self, caller: Caller, turn_id: str, message: str | None = None) -> None:
+        """Stop a running turn, and take back one that has not begun. Nothing happens to one that has
+        ended."""
+        caller.need("run")
+        self._find_session_of(caller, turn_id)
+        if message is not None and not isinstance(message, str):
+            raise BadRequest("the message is no text")
+        if (live := self._live.get(turn_id)) is not None and live.how is None:
+            live.signals.interrupt(message)
+        elif self._is_run(turn_id):
+            await control(self.store, turn_id, "interrupt", {"message": message})
+        elif found(self.store, turn_id) is not None:
+            await cancel(self.store, self._dispatcher, turn_id)
+            await self._continue(turn_id)
+        self._audit(caller, "interrupt", turn=turn_id)
+
+    async def resume(self, caller: Caller, turn_id: str) -> None:
+        """Have a turn run that was left unfinished, or that waits for what has arrived. One that has ended
+        stays as it is."""
+        caller.need("run")
+        self._find_session_of(caller, turn_id)
+        if self._exists(turn_id) and self._turns.info(turn_id).ended is None:
+            await self._continue(turn_id)
+            self._audit(caller, "resume", turn=turn_id)
+
+    async def fork(self, caller: Caller, turn_id: str, at: int, edit: Mapping[str, Any] | None = None) -> str:
+        """Begin a turn in a session of its own where this one was after ``at`` moves, with the changes of
+        ``edit`` (``fsm_agent.sessions.store.fork_edits.edit_position`` says which); its id."""
+        caller.need("run")
+        self._find_session_of(caller, turn_id)
+        if (edit or {}).keys() & {"counters", "fields"} and not caller.admin:
+            raise Forbidden("counters and fields are changed by keys with the scope admin")
+        self._count(caller)
+        try:
+            info = self._turns.info(turn_id).moved_by(TURN.name)
+            position = position_of(self.store, info.id, at, ConversationRecording.of)
+            position = edit_position(position, edit or {})
+        except ConfigError as error:
+            raise BadRequest(str(error)) from None
+        session = self.store.new_session()
+        forked = new_turn_id(session)
+        write = fork_turn(self.store, position, session, forked, DIGEST)
+        await self._claim_session(caller, session.id)
+        await self.store.written(write)
+        await self.store.written(lambda c: c.execute(_FREE, (forked,)) and None)
+        await self._continue(forked)
+        self._unfinished.setdefault(caller.id, set()).add(forked)
+        self._audit(caller, "fork", turn=forked, of=turn_id)
+        return forked
+
+    async def _continue(self, turn_id: str) -> None:
+        """Have a turn run that has begun; its row in the queue lets any process find it after a crash."""
+        session = self._session_of(turn_id)
+        assert session is not None
+        at = self.store.now()
+        values = (turn_id, session, DIGEST, at, at)
+        await self.store.written(lambda c: c.execute(_QUEUE_BEGUN, values) and None)
+        try:
+            await self._dispatcher.submit(Order(session, turn_id, DIGEST))
+        except ConfigError as error:
+            raise Busy(str(error)) from None
+
+    def _is_run(self, turn_id: str) -> bool:
+        """Whether a process runs the turn."""
+        if not self._exists(turn_id):
+            return False
+        info = self._turns.info(turn_id)
+        return info.ended is None and bool(self.store.owners.alive(info.owner))
+
+    # What turns wait for
+
+    def pending(self, caller: Caller, turn_id: str = "") -> list[Pending]:
+        """Return what the caller's suspended turns wait for, oldest first, or one of them."""
+        caller.need("read")
+        if turn_id:
+            self._find_session_of(caller, turn_id)
+            return [one for one in self._items.of_turn(turn_id) if one.answered is None]
+        return [one for one in self._items.open() if self._may_see(caller, one)]
+
+    async def answer(self, caller: Caller, pending_id: str, value: Any, *, pattern: str = "") -> Pending:
+        """Answer what a suspended turn waits for, and have it continue; ``Agent.answer`` says which answers
+        there are. An approval needs the scope ``approve``, and one for all sessions ``admin``. Raises
+        ``Busy`` for a second answer, or one that is no longer awaited."""
+        there = [one for one in self._items.open() if one.id == pending_id and self._may_see(caller, one)]
+        if not there:
+            if self.store.database.select("SELECT 1 FROM pending WHERE id = ?", pending_id):
+                self._find_session_of(caller, self._root_of(self._turn_of_item(pending_id)))
+                raise Busy("this was answered already, or is no longer awaited")
+            raise NotFound("nothing of this id waits")
+        (item,) = there
+        caller.need("approve" if item.kind == "approval" else "run")
+        if item.kind == "approval" and value in LASTING:
+            caller.need("admin")
+        try:
+            item = await asyncio.to_thread(
+                answer_to, self._items, item.id, value, pattern=pattern, by=f"{caller.name} ({caller.id})"
+            )
+        except ConfigError as error:
+            kind = Busy if self._turn_has_moved(pending_id) else BadRequest
+            raise kind(str(error)) from None
+        root = self._root_of(item.turn)
+        self._audit(caller, "answer", turn=root, item=item.id, kind=item.kind, said=item.said)
+        now = self.store.now()
+        if all(one.settled(now) for one in self._items.of_turn(root)):
+            await self._continue(root)
+        return item
+
+    def _turn_has_moved(self, pending_id: str) -> bool:
+        return pending_id not in {one.id for one in self._items.open()}
+
+    def _turn_of_item(self, pending_id: str) -> str:
+        return str(self.store.database.select("SELECT turn FROM pending WHERE id = ?", pending_id)[0][0])
+
+    def _may_see(self, caller: Caller, item: Pending) -> bool:
+        try:
+            self._find_session_of(caller, self._root_of(item.turn))
+        except NotFound:
+            return False
+        return True
+
+    def _root_of(self, turn_id: str) -> str:
+        """The turn that a child works for."""
+        while (info := self._turns.info(turn_id)).parent is not None and info.forked_at is None:
+            turn_id = info.parent
+        return turn_id
+
+    # Sessions
+
+    def sessions(self, caller: Caller, most: int = 100) -> list[dict[str, Any]]:
+        """Return the caller's sessions, those that were used last first; all of them for ``admin``."""
+        caller.need("read")
+        rows = self.store.database.select(
+            "SELECT s.id, s.title, s.created, s.touched, k.value FROM sessions s JOIN kept_values k"
+            " ON k.extension = ? AND k.key = s.id WHERE k.value = ? OR ? ORDER BY s.touched DESC LIMIT ?",
+            OWNERS, json.dumps(caller.id), int(caller.admin), most,
+        )  # fmt: skip
+        return [
+            {
+                "session": session,
+                "title": title,
+                "created": created,
+                "touched": touched,
+                "key": json.loads(key),
+            }
+            for session, title, created, touched, key in rows
+        ]
+
+    def load(self, caller: Caller, session_id: str) -> dict[str, Any]:
+        """Return a session: its title, its messages, its turns, newest last."""
+        caller.need("read")
+        first = self._find_session(caller, session_id)
+        session = self.store.newest(session_id)
+        turns = self._turns.recent(100, session.id)
+        return {
+            "session": first,
+            "title": session.title,
+            "messages": [row.to_dict() for row in session.rows],
+            "turns": [
+                {"turn": one.id, "asked": one.asked, "began": one.began, "ended": one.ended, "exit": one.exit}
+                for one in reversed(turns)
+            ],
+        }
+
+    # Following one turn
+
+    async def _events(self, turn_id: str, after: Place, follows: bool = False) -> AsyncIterator[ServedEvent]:
+        """The events of one turn: live ones where it runs here, else what the journal gets of it."""
+        while True:
+            live = self._live.get(turn_id)
+            if live is not None and live.how != "left":
+                async for one in self._live_events(live, after):
+                    yield one
+                    after = Place.read(one.id)
+            else:
+                for one in self._recorded_events(turn_id, after):
+                    yield one
+                    after = Place.read(one.id)
+            if self._is_over(turn_id, follows):
+                return
+            if self._live.get(turn_id) is live:
+                await self._live.wait_for_arrival(turn_id, LOOK)
+
+    def _recorded_events(self, turn_id: str, after: Place) -> Iterator[ServedEvent]:
+        if not self._exists(turn_id):
+            return
+        info = self._turns.info(turn_id)
+        reached = Place(info.seq, self._count_recorded(turn_id, info.seq))
+        if after.attempt or after.recorded > reached:
+            after = min(after.recorded, reached)
+            yield void(after, turn_id)
+        yield from recorded_events(self._turns, info, after)
+
+    async def _live_events(self, live: LiveTurn, after: Place) -> AsyncIterator[ServedEvent]:
+        number = live.number_behind(after)
+        while True:
+            if number is None:
+                for one in self._events_before(live, after):
+                    yield one
+                    after = Place.read(one.id) if isinstance(one.event.values, Voided) else after
+                number = live.number_from(max(after.recorded, live.begin))
+            over = live.how is not None
+            if (kept := live.read(number)) is None:
+                number = None
+                continue
+            fresh, number = kept
+            for one in fresh:
+                yield one
+                after = Place.read(one.id)
+            if over and not fresh:
+                return
+            await live.wait_for_event(number)
+
+    def _events_before(self, live: LiveTurn, after: Place) -> Iterator[ServedEvent]:
+        """What the journal has behind ``after``, up to where the live events begin. What another attempt told
+        behind that is void."""
+        from_journal = after.within and not after.attempt
+        if after.attempt or after.recorded > live.begin:
+            after = after.recorded if from_journal else min(after.recorded, live.begin)
+            yield void(after, live.id)
+        if after < live.begin:
+            yield from recorded_events(self._turns, self._turns.info(live.id), after, live.begin)
+
+    async def _wait_for_end(self, turn_id: str, follows: bool = False) -> None:
+        """Return when a turn has ended. Raises ``TurnSuspended``."""
+        while True:
+            live = self._live.get(turn_id)
+            if live is not None:
+                await live.wait_for_stop()
+            if self._is_over(turn_id, follows):
+                break
+            if self._live.get(turn_id) is live:
+                await self._live.wait_for_arrival(turn_id, LOOK)
+        if (info := self._turns.info(turn_id)).ended is None:
+            self._follower.refuse_if_suspended(info)
+
+    def _is_over(self, turn_id: str, follows: bool) -> bool:
+        """Whether a turn has ended, or waits for an answer. Raises ``Busy`` or ``BadRequest``
+        for one that never begins."""
+        live = self._live.get(turn_id)
+        if live is not None and live.how in (None, "ended"):
+            return live.how is not None
+        if self.leaving:
+            raise Leaving("this server is leaving; another one continues the turn")
+        if not self._exists(turn_id):
+            if not follows:
+                try:
+                    still_queued(self.store, turn_id)
+                except ConfigError as error:
+                    cannot = (queued := found(self.store, turn_id)) is not None and queued.problem
+                    raise (BadRequest if cannot else Busy)(str(error)) from None
+            return False
+        info = self._turns.info(turn_id)
+        if info.ended is not None:
+            return True
+        try:
+            self._follower.refuse_if_suspended(info)
+        except TurnSuspended:
+            return True
+        return False
+
+    def _count_recorded(self, turn_id: str, seq: int) -> int:
+        """How many exchanges of this visit the journal has whole, from the first on."""
+        missing = [one.ordinal for one in self._turns.effects(turn_id, seq) if one.reply is None]
+        there = {one.ordinal for one in self._turns.effects(turn_id, seq)}
+        return min(missing, default=len(there))
+
+    def _exists(self, turn_id: str) -> bool:
+        return bool(self.store.database.select("SELECT 1 FROM turns WHERE id = ?", turn_id))
+
+    def _follower_of(self, turn_id: str) -> str | None:
+        """The turn that a conversation was handed over to, if this one did that."""
+        live = self._live.get(turn_id)
+        if live is not None and live.how == "ended":
+            handed = live.result.turn_exit_reason == "handed_over"
+            return next_turn_id(live.result.session_id, turn_id) if handed else None
+        if not self._exists(turn_id):
+            return None
+        info = self._turns.info(turn_id)
+        return next_turn_id(info.session, turn_id) if info.exit == "handed_over" else None
+
+    # Whose a session is
+
+    def _owner(self, session: str) -> str | None:
+        query = "SELECT value FROM kept_values WHERE extension = ? AND key = ?"
+        rows = self.store.database.select(query, OWNERS, session)
+        return json.loads(rows[0][0]) if rows else None
+
+    async def _claim_session(self, caller: Caller, session: str) -> None:
+        """Make a new session the caller's. Raises ``NotFound`` for one of another key."""
+        if _NAME.fullmatch(session) is None or session.startswith("c-"):
+            raise BadRequest(f"no id of a session: {session[:40]!r}")
+        first = first_session(self.store, session)
+        if self._owner(first) is None and not self._is_stored(first):
+            values = (OWNERS, first, json.dumps(caller.id))
+            await self.store.written(
+                lambda c: (
+                    c.execute(
+                        "INSERT INTO kept_values (extension, key, value) VALUES (?, ?, ?)"
+                        " ON CONFLICT (extension, key) DO NOTHING",
+                        values,
+                    )
+                    and None
+                )
+            )
+        self._find_session(caller, first)
+
+    def _is_stored(self, session: str) -> bool:
+        return bool(self.store.database.select("SELECT 1 FROM sessions WHERE id = ?", session))
+
+    def _find_session(self, caller: Caller, session: str) -> str:
+        """The first session of a conversation that the caller may see. Raises ``NotFound``."""
+        first = first_session(self.store, session)
+        owner = self._owner(first)
+        if owner == caller.id or (caller.admin and (owner is not None or self._is_stored(first))):
+            return first
+        raise NotFound("no such session")
+
+    def _session_of(self, turn_id: str) -> str | None:
+        """The first session of the conversation that a turn is in."""
+        rows = self.store.database.select("SELECT session FROM turns WHERE id = ?", turn_id)
+        if not rows:
+            queued = found(self.store, turn_id)
+            return None if queued is None else queued.session
+        return first_session(self.store, rows[0][0])
+
+    def _find_session_of(self, caller: Caller, turn_id: str) -> str:
+        """The session of a turn that the caller may see. Raises ``NotFound``."""
+        session = self._session_of(turn_id)
+        try:
+            return self._find_session(caller, session or "")
+        except NotFound:
+            raise NotFound("no such turn") from None
+
+    async def _refuse_if_busy(self, session: str) -> None:
+        first = first_session(self.store, session)
+        if not all(self._is_done(one.turn) for one in await self._dispatcher.waiting(first)):
+            raise Busy("another turn of this session is running")
+        for _, owner in self.store.unfinished(self.store.newest(session).id):
+            if self.store.owners.alive(owner):
+                raise Busy("another turn of this session is running")
+
+    def _count(self, caller: Caller) -> None:
+        """Raise ``TooMany`` for a key with too many unfinished turns."""
+        mine = self._unfinished.setdefault(caller.id, set())
+        if len(mine) >= self._most_of_key:
+            mine -= {one for one in mine if self._is_done(one)}
+        if len(mine) >= self._most_of_key:
+            raise TooMany(f"this key has {len(mine)} unfinished turns")
+
+    def _is_done(self, turn_id: str) -> bool:
+        try:
+            return self._is_over(turn_id, False)
+        except ServiceError:
+            return True
+
+    def _audit(self, caller: Caller, what: str, **more: Any) -> None:
+        audit.info("%s", json.dumps({"do": what, "key": caller.id, "name": caller.name, **more}))
+
+
+def _read_content(content: Any) -> Any:
+    """What a user says: text, or content parts as JSON. Raises ``BadRequest``."""
+    if isinstance(content, str) and content.strip():
+        return content
+    if not isinstance(content, Sequence) or not content or isinstance(content, str):
+        raise BadRequest("the message is empty")
+    if not all(isinstance(one, Mapping) and isinstance(one.get("type"), str) for one in content):
+        raise BadRequest("a message is text, or a list of content parts, each an object with a type")
+    try:
+        parts_of(content)
+    except ConfigError as error:
+        raise BadRequest(str(error)) from None
+    return [dict(one) for one in content]
+
+
+def _read_id(text: str) -> tuple[int, Place]:
+    """(how many handovers there were before it, its place)."""
+    hops, colon, rest = text.rpartition(":")
+    if colon and not (hops.isascii() and hops.isdigit() and len(hops) < 5):
+        raise BadRequest(f"no id of an event: {text[:40]!r}")
+    try:
+        return int(hops or 0), Place.read(rest)
+    except ConfigError as error:
+        raise BadRequest(str(error)) from None

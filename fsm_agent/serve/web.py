@@ -1,0 +1,213 @@
+"""What the doors share of HTTP: who asks, a body of JSON within limits, streams of events, errors.
+
+A door is a module with a function ``routes(service)`` that returns Starlette routes. Its handlers read with
+``caller_of`` and ``json_body``, answer streams with ``event_stream``, and raise ``ServiceError``; ``route``
+answers what is raised in the form of the door's protocol. ``PUBLIC`` in a door's module: beginnings of paths
+that need no key, such as the files of a page."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from typing import Any, NamedTuple
+
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+from starlette.types import Receive, Scope, Send
+
+from fsm_agent.errors import ConfigError, FsmAgentError, SessionBusy, StoreError
+from fsm_agent.serve.service import BadRequest, Busy, Caller, ServiceError, TooLarge, Unauthorized
+
+log = logging.getLogger(__name__)
+CALLER = "fsm_agent.caller"
+"""Where the scope of a request has its caller."""
+MOST_BODY = 16 * 1024 * 1024
+"""Bytes of a request's body."""
+BODY_SECONDS = 20.0
+"""In which a body has arrived."""
+ALIVE = 15.0
+"""Seconds after which a stream without an event says that it is alive."""
+Handler = Callable[[Request], Awaitable[Response]]
+Errors = Callable[[ServiceError], Response]
+
+
+class TooSlow(ServiceError):
+    """The body did not arrive in time."""
+
+    status, code = 408, "too_slow"
+
+
+class Unavailable(ServiceError):
+    """The store cannot be used now."""
+
+    status, code = 503, "unavailable"
+
+
+class Sse(NamedTuple):
+    """One event of a stream: ``data`` is JSON, or text as it is."""
+
+    data: Any
+    id: str = ""
+    event: str = ""
+
+    def encode(self) -> bytes:
+        """Return it as it is sent."""
+        text = self.data if isinstance(self.data, str) else to_json(self.data)
+        lines = [f"id: {self.id}"] if self.id else []
+        lines += [f"event: {self.event}"] if self.event else []
+        lines += [f"data: {line}" for line in text.split("\n")]
+        return ("\n".join(lines) + "\n\n").encode("utf-8", "replace")
+
+
+def to_json(value: Any) -> str:
+    """Return a value as JSON in one line."""
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":"), default=str)
+
+
+def caller_of(request: Request) -> Caller:
+    """Return who asks. Raises ``Unauthorized`` where the door let a request in without a key."""
+    caller = request.scope.get(CALLER)
+    if not isinstance(caller, Caller):
+        raise Unauthorized("a key is missing")
+    return caller
+
+
+async def json_body(request: Request, most: int = MOST_BODY) -> dict[str, Any]:
+    """Return the body, a JSON object; an empty body is an empty one. Raises ``BadRequest``, ``TooLarge``,
+    ``TooSlow``."""
+    length = request.headers.get("content-length", "0")
+    if not length.isdigit() or int(length) > most:
+        raise TooLarge(f"a body has at most {most:,} bytes")
+    kind = request.headers.get("content-type", "application/json").partition(";")[0].strip().lower()
+    if kind != "application/json" and not kind.endswith("+json"):
+        raise BadRequest("a body is application/json")
+    body = bytearray()
+    try:
+        async with asyncio.timeout(BODY_SECONDS):
+            async for chunk in request.stream():
+                body += chunk
+                if len(body) > most:
+                    raise TooLarge(f"a body has at most {most:,} bytes")
+    except TimeoutError:
+        raise TooSlow(f"the body did not arrive in {BODY_SECONDS:g} s") from None
+    except ClientDisconnect:
+        raise BadRequest("the client left before its body had arrived") from None
+    try:
+        given = json.loads(bytes(body) or b"{}", parse_constant=_refuse_constant)
+    except (ValueError, RecursionError):
+        raise BadRequest("the body is no JSON") from None
+    if not isinstance(given, dict):
+        raise BadRequest("the body is no JSON object")
+    return given
+
+
+def _refuse_constant(name: str) -> Any:
+    raise ValueError(name)
+
+
+def last_event_id(request: Request) -> str:
+    """Return the id of the last event that the client has: its header, or ``after`` in the address."""
+    return request.headers.get("last-event-id") or request.query_params.get("after", "")
+
+
+Failed = Callable[[ServiceError], Sequence[Sse]]
+
+
+class EventStream(Response):
+    """Answers with a stream of events until the client leaves. ``failed`` says an error that comes when the
+    stream has begun. ``alive``: seconds after which a stream without an event sends a comment."""
+
+    media_type = "text/event-stream"
+
+    def __init__(self, events: AsyncIterator[Sse], failed: Failed, *, alive: float = ALIVE) -> None:
+        super().__init__(headers={"cache-control": "no-store", "x-accel-buffering": "no"})
+        del self.headers["content-length"]
+        self._events, self._failed, self._alive, self._sent = events, failed, alive, 0.0
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
+        beside = [asyncio.create_task(self._say_alive(send)), asyncio.create_task(_wait_until_left(receive))]
+        sending = asyncio.create_task(self._send_events(send))
+        try:
+            await asyncio.wait({sending, beside[1]}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for one in (sending, *beside):
+                one.cancel()
+            await asyncio.wait({sending, *beside})
+        if not sending.cancelled():
+            sending.result()
+            await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+    async def _send_events(self, send: Send) -> None:
+        try:
+            async for one in self._events:
+                await self._write(send, one.encode())
+        except Exception as error:
+            for one in self._failed(service_error(error)):
+                await self._write(send, one.encode())
+
+    async def _say_alive(self, send: Send) -> None:
+        while True:
+            await asyncio.sleep(self._alive)
+            if time.monotonic() - self._sent >= self._alive:
+                await self._write(send, b": alive\n\n")
+
+    async def _write(self, send: Send, body: bytes) -> None:
+        self._sent = time.monotonic()
+        await send({"type": "http.response.body", "body": body, "more_body": True})
+
+
+async def _wait_until_left(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
+def event_stream(events: AsyncIterator[Sse], failed: Failed, *, alive: float = ALIVE) -> EventStream:
+    """Answer with a stream of events, see ``EventStream``."""
+    return EventStream(events, failed, alive=alive)
+
+
+def service_error(error: Exception) -> ServiceError:
+    """Return an error as one of ours. A bug is logged, and its text is kept from the client."""
+    match error:
+        case ServiceError():
+            return error
+        case ConfigError():
+            return BadRequest(str(error))
+        case SessionBusy():
+            return Busy(str(error))
+        case StoreError():
+            log.error("the store cannot be used: %s", error)
+            return Unavailable("the store cannot be used now")
+        case FsmAgentError():
+            return ServiceError(str(error))
+    log.error("a request failed", exc_info=error)
+    return ServiceError("the server failed")
+
+
+def error_body(error: ServiceError) -> dict[str, Any]:
+    """Return an error as the JSON of our own addresses, which clients of OpenAI's read as well."""
+    return {"error": {"message": str(error), "type": error.code, "code": error.code, "param": None}}
+
+
+def error_response(error: ServiceError) -> Response:
+    """Answer with an error in our own form."""
+    return JSONResponse(error_body(error), error.status)
+
+
+def route(
+    path: str, handle: Handler, methods: Sequence[str] = ("GET",), errors: Errors = error_response
+) -> Route:
+    """Return a route whose errors are answered by ``errors``, and never with a traceback."""
+
+    async def answer(request: Request) -> Response:
+        try:
+            return await handle(request)
+        except Exception as error:
+            return errors(service_error(error))
+
+    return Route(path, answer, methods=list(methods))

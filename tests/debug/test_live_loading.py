@@ -1,0 +1,112 @@
+"""Texts that are loaded in a process of their own: whatever they do, the answer is a table or one line."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from fsm_agent.debug.live.loading import Broken, Loader
+from fsm_agent.debug.live.watched import Watched
+from fsm_agent.diagram.versions.load import Version
+from tests.debug.test_live_patch import SHORT
+from tests.helpers.waiting import until
+
+pytestmark = pytest.mark.slow
+
+
+def committed(folder: Path, text: str) -> Path:
+    """Return a file in a repository with one commit."""
+    path = folder / "table.py"
+    path.write_text(text)
+    who = ("-c", "user.name=a", "-c", "user.email=a@b")
+    for command in (("init", "-q"), ("add", "."), (*who, "commit", "-qm", "one")):
+        subprocess.run(["git", *command], cwd=folder, check=True)
+    return path
+
+
+@pytest.fixture
+def loader(tmp_path: Path) -> Iterator[Loader]:
+    made = Loader(tmp_path / "short.py", seconds=3)
+    yield made
+    made.close()
+
+
+BAD = [
+    ("x = (\n", "SyntaxError: '(' was never closed", 17),
+    ("1 / 0\n", "ZeroDivisionError: division by zero", 17),
+    ("raise SystemExit(3)\n", "SystemExit: 3", 17),
+    ("import os; os._exit(3)\n", "the process that loads the file ended with 3 and no table", None),
+    ("import os, signal; os.kill(os.getpid(), signal.SIGSEGV)\n", "ended with -11 and no table", None),
+    ("while True: pass\n", "the file takes longer than 3 seconds to load", None),
+    (
+        "import subprocess, sys; subprocess.run([sys.executable, '-c', 'while 1: pass'])\n",
+        "longer than 3 s",
+        None,
+    ),
+    ("TABLE2 = Table('b', ('a', 'b'), 'b', (), ())\n", "2 tables in", None),
+    ("TABLE = 1\n", "0 tables in", None),
+    ("def f(): f()\nf()\n", "RecursionError", 17),
+    ("TABLE.__dict__['name'] = 7\nimport sys; sys.stdout.write('}{')\n", "", None),
+]
+
+
+@pytest.mark.skipif(os.name != "posix", reason="signals")
+@pytest.mark.parametrize(("more", "says", "line"), BAD)
+def test_a_text_that_goes_wrong_is_one_line(more: str, says: str, line: int | None, loader: Loader) -> None:
+    found = loader.load((SHORT + more).encode())
+    assert isinstance(found, Broken) == bool(says)
+    if isinstance(found, Broken):
+        assert says in found.reason
+        assert "\n" not in found.reason
+        assert found.line == line
+    assert isinstance(loader.load(SHORT.encode()), Version), "the next one is loaded as ever"
+
+
+def test_the_text_is_loaded_and_not_the_file(loader: Loader, tmp_path: Path) -> None:
+    (tmp_path / "short.py").write_text("raise SystemExit('the file')")
+    (tmp_path / "words.py").write_text("WHY = 'as words say'\n")
+    text = "from words import WHY\n" + SHORT.replace('why="an answer"', "why=WHY")
+    found = loader.load(text.encode())
+    assert isinstance(found, Version)
+    assert found.table.lines[1].why == "as words say"
+
+
+def test_a_text_that_is_not_wanted_any_more_is_left(loader: Loader) -> None:
+    assert loader.load((SHORT + "while True: pass\n").encode(), wanted=lambda: False) is None
+    assert isinstance(loader.load(SHORT.encode()), Version)
+
+
+def test_a_module_in_a_package_is_loaded_as_part_of_it(tmp_path: Path) -> None:
+    inside = tmp_path / "mine" / "tables"
+    inside.mkdir(parents=True)
+    for folder in (tmp_path / "mine", inside):
+        (folder / "__init__.py").write_text("")
+    (inside / "words.py").write_text("WHY = 'as words say'\n")
+    path = inside / "short.py"
+    path.write_text("from .words import WHY\n" + SHORT.replace('why="an answer"', "why=WHY"))
+    loader = Loader(path)
+    found = loader.load(path.read_bytes())
+    loader.close()
+    assert isinstance(found, Version), found
+
+
+def test_a_save_is_compared_with_the_last_commit(tmp_path: Path) -> None:
+    path = committed(tmp_path, SHORT)
+    path.write_text(SHORT.replace('"tries": 3', '"tries": 7'))
+    watched = Watched(path)
+    watched.start()
+    try:
+        until(lambda: watched.view.busy == "" and watched.view.shown is not None)
+        shown = watched.view.shown
+        assert shown is not None
+        assert shown.base.startswith("the last commit (")
+        assert shown.proofs is not None
+        assert [(one.old_value, one.new_value) for one in shown.proofs.bounds if one.quantity == "moves"] == [
+            (4, 8)
+        ]
+    finally:
+        watched.close()

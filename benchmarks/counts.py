@@ -37,7 +37,7 @@ def calls(rounds: int = ROUNDS) -> dict[str, int]:
 
 
 def made_in(rounds: int) -> dict[str, int]:
-    """Calls in a turn of so many rounds."""
+    """Calls in a turn of ``rounds`` rounds."""
     from fsm_agent import Agent, tool
     from fsm_agent.testing import ScriptedServer, call, text, tools
 

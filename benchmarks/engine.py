@@ -146,8 +146,8 @@ async def bytes_a_move(rounds: int) -> float:
 
 
 async def together(count: int, rounds: int) -> tuple[float, float]:
-    """(microseconds of processor time a move, moves a second) of so many turns at once, their beginnings and
-    ends included."""
+    """(processor time in microseconds a move, moves a second) of ``count`` concurrent turns, start and end
+    included."""
     with tempfile.TemporaryDirectory() as home:
         store = Store(Path(home))
         turns = [agent_of(store, rounds, number).start("go") for number in range(count)]

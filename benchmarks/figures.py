@@ -2,11 +2,11 @@
 
     python benchmarks/figures.py --measure    # some ten minutes; nothing else should run meanwhile
     python benchmarks/figures.py --commands demo test    # what these targets take in a fresh clone
-    python benchmarks/figures.py              # write the pages anew from what was measured
-    python benchmarks/figures.py --check      # say whether they are what was measured
+    python benchmarks/figures.py              # rewrite the pages from the measurements
+    python benchmarks/figures.py --check      # check that they match the measurements
 
-What was measured is in ``benchmarks/measured/``, an object for each program as its ``--json`` writes it. On
-the pages, what stands between ``<!-- figures NAME -->`` and ``<!-- end of figures -->`` is written by this
+The measurements are in ``benchmarks/measured/``, one object per program, as its ``--json`` writes it. On
+the pages, everything between ``<!-- figures NAME -->`` and ``<!-- end of figures -->`` is written by this
 program."""
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ def calls_of(rows: Rows) -> list[tuple[int, dict[str, Any]]]:
     return [(int(found[1]), row) for found, row in named if found is not None]
 
 
-# What stands on the pages
+# Text of the pages
 
 
 def commands() -> str:

@@ -8,9 +8,9 @@ With ``--throughput`` it is moves a second by the clock on the wall, at 1, 50 an
 file, and in an empty database of PostgreSQL that is named.
 
 The model answers at once from memory and the tool is pure, so what is left is the engine and its journal.
-Processor time is user and system, of all threads, the writer's included; the smallest of some runs counts.
-Machines differ and so do their moods: beside each time stands what it is on a core that writes 1 MB with
-``json.dumps`` in 5 ms, and what this one took for that just before is printed, too. Growth is the size of the
+Processor time is user and system time of all threads, including the writer's; the best of several runs
+counts. Machines differ, and so does one machine over time. So each time is also scaled to a core that writes
+1 MB with ``json.dumps`` in 5 ms, and this core's own time for that is printed, too. Growth is the size of the
 file after many turns, less that after few, the index of the search included."""
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def calibration() -> float:
 
 
 async def spent(turns: int, rounds: int, durability: Any) -> tuple[float, int, int]:
-    """(seconds of processor time, moves, commits) of so many turns at once; ``None``: in memory."""
+    """(seconds of processor time, moves, commits) of ``turns`` concurrent turns; ``None``: in memory."""
     with tempfile.TemporaryDirectory() as home:
         store = Store(Path(home), durability or "normal")
         made = [agent_of(store, rounds, number).start("go") for number in range(turns)]
@@ -125,7 +125,7 @@ async def figures(quick: bool) -> dict[str, float]:
 
 
 async def moves_a_second(turns: int, rounds: int, home: str, url: str | None, first: int) -> float:
-    """Moves of so many turns at once, in a file in ``home`` or in a database, over the seconds they took."""
+    """Moves per second of ``turns`` concurrent turns, in a file in ``home`` or in a database."""
     store = Store(Path(home), database_url=url)
     made = [agent_of(store, rounds, first + number).start("go") for number in range(turns)]
     store.database.write(lambda c: None)

@@ -113,7 +113,7 @@ async def turns(url: str, rows: int, runs: int) -> dict[str, float]:
 
         async def turn(agent: Agent, handed: Any = None) -> tuple[float, Any]:
             begun = time.process_time()
-            result = await agent.arun("go on", conversation_history=handed)
+            result = await agent.arun("continue", conversation_history=handed)
             assert result.completed, result.error
             return time.process_time() - begun, result.messages
 

@@ -49,7 +49,7 @@ async def look(n: int) -> str:
 
 
 def events(made: int, calls: int) -> bytes:
-    """The stream that answers a request with so many results of tools in it."""
+    """Stream the reply to a request that already holds ``made`` tool results."""
     base = {"id": "c", "object": "chat.completion.chunk", "created": 1, "model": "m"}
     function = {"name": "look", "arguments": json.dumps({"n": made})}
     asks = {"tool_calls": [{"index": 0, "id": f"call_{made}", "type": "function", "function": function}]}

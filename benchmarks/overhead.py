@@ -62,8 +62,8 @@ def chunk(delta: Any, finish: str | None = None) -> bytes:
 
 
 def reply_to(body: bytes) -> tuple[float, list[bytes]]:
-    """The delay, and the packets of a reply. The model's name is ROUNDS-MILLISECONDS-DELTAS: calls of the
-    tool until so many rounds are in the transcript, then so many deltas of text."""
+    """The delay, and the packets of a reply. The model's name is ROUNDS-MILLISECONDS-DELTAS: it calls the
+    tool until the transcript has ROUNDS rounds, then sends DELTAS deltas of text."""
     asked = _ASKED.search(body)
     assert asked is not None
     rounds, delay, deltas = map(int, asked.groups())
@@ -276,7 +276,7 @@ async def in_turn(loop: Loop, models: list[str], scale: int) -> FIGURES:
 
 
 async def a_delta(loop: Loop, deltas: int) -> FIGURES:
-    """What each of so many adds to a turn with one."""
+    """The cost that each further delta adds to a turn with one."""
     one = await in_turn(loop, ["0-0-1"] * 5, 5)
     all_of_them = await in_turn(loop, [f"0-0-{deltas + 1}"], 1)
     return (all_of_them[0] - one[0]) / deltas, (all_of_them[1] - one[1]) / deltas

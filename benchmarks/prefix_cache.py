@@ -2,10 +2,10 @@
 
     python benchmarks/prefix_cache.py [--json]
 
-One turn of 60 iterations on a window so small that it is compacted twice. Each request is compared with those
-before it: what it begins with in common with any of them would come from the cache. Once as the engine does
-it (the system prompt keeps its bytes), once with a prompt that is rebuilt at each compaction (its date, say,
-has got a time), which is what loses the cache. Bytes stand for tokens; the cache of the simulation forgets
+One turn of 60 iterations on a window so small that it is compacted twice. Each request is compared with all
+earlier ones: the longest prefix it shares with any of them would come from the cache. The first run is the
+engine's own (the system prompt keeps its bytes); the second rebuilds the prompt at each compaction (with the
+current time, for example), which loses the cache. Sizes are in bytes, not tokens; the simulated cache forgets
 nothing."""
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ follows its events over the same connection.
 
 first     from before the request that begins a turn to its first piece of text at the client, less the 0.2 s
           of the model: begun in the store, claimed, prompted, called, streamed
-memory    of the server: after a fifth of the time, and at the end
+memory    of the server: after a fifth of the time, after seven tenths, and at the end
 lost      turns whose text, as the client got it, is not what the model said, or that did not end
 """
 
@@ -87,6 +87,7 @@ class Report:
     first_p50_ms: float
     first_p95_ms: float
     memory_early_mb: float
+    memory_middle_mb: float
     memory_end_mb: float
     lost: int
 
@@ -176,13 +177,15 @@ async def _stream(clients: int, seconds: float, port: int, token: str, pid: int)
     running = [asyncio.create_task(Client(port, token, seen).run(until)) for _ in range(clients)]
     await asyncio.sleep(seconds / 5)
     early = _memory(pid)
+    await asyncio.sleep(seconds / 2)
+    middle = _memory(pid)
     await asyncio.gather(*running)
     cuts = statistics.quantiles(seen.over, n=20)
     for one in seen.lost[:5]:
         print(f"lost: {one}", file=sys.stderr)
     return Report(
         clients, seconds, seen.turns, seen.events, statistics.median(seen.over) * 1000, cuts[-1] * 1000,
-        early, _memory(pid), len(seen.lost),
+        early, middle, _memory(pid), len(seen.lost),
     )  # fmt: skip
 
 

@@ -3,8 +3,8 @@
     python benchmarks/startup.py [--runs N] [--json FILE]
 
 Each figure is the median of fresh processes, in seconds of processor time (user and system); compiled files
-are warm, because the first process of each kind is not counted. A bare Python and ``import pydantic`` stand
-beside them, so that figures of different machines can be compared.
+are warm, because the first process of each kind is not counted. A bare Python and ``import pydantic``
+are measured, too, so that figures of different machines can be compared.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
     python benchmarks/streaming.py [--chunks 2000 100000] [--json]
 
-A server in a process of its own sends one reply of so many small pieces of text, each an event of its own, as
+A server in its own process sends one reply of ``--chunks`` small pieces of text, each as its own event, as
 fast as it is read. Figures are the client's processor time (user + system) in microseconds a chunk: through a
 port alone, whose sink does nothing; through a whole turn of an ``Agent`` with a ``stream_delta`` callback;
 and, to compare, through the official SDK's typed stream, collected by hand. A figure that grows with the

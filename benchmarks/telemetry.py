@@ -4,8 +4,8 @@
 
 The same turns as in ``engine.py`` (a tool round has three moves), on disk. "off" is an agent as it comes;
 "spans" has the SDK with a batch processor whose exporter throws everything away, and a meter provider that is
-read at the end; "contents" tells besides what was said. The best of so many runs that follow each other in
-turns.
+read at the end; "contents" also records messages. Each figure is the best of several runs, with the three
+kinds taking turns.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What the proofs cost: ``prove`` runs at every start of a machine, the report when somebody asks, scripts
+"""What the proofs cost: ``prove`` runs at every start of a machine, the report on request, scripts
 when tests are made.
 
 make bench, or: python benchmarks/verify.py

@@ -43,7 +43,7 @@ class Quiet:
 
 
 async def main(turns: int) -> None:
-    """Run so many turns of two calls of tools each, and print what they took."""
+    """Run ``turns`` turns of two tool calls each, and print what they took."""
     with tempfile.TemporaryDirectory(dir="/dev/shm") as folder, temporal_server(Path(folder)) as server:
         world, home = Path(folder), Path(folder) / "home"
         words = ("--temporal", server.address, "--slots", str(SLOTS))

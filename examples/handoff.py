@@ -20,4 +20,4 @@ result = triage.run_conversation('Please call transfer_to_billing(note="Please c
 print(result.agent, "says:", result.final_response)
 print("the way:", [f"{one.agent} → {one.to}" for one in result.handoffs])
 result = triage.speaker().run_conversation("Please call invoice(6)")
-print(result.agent, "goes on")
+print(result.agent, "continues")

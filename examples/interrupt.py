@@ -1,4 +1,4 @@
-"""Interrupt a turn from another thread: it ends at once, and the session can go on."""
+"""Interrupt a turn from another thread: it ends at once, and the session can continue."""
 
 import threading
 import time

@@ -11,8 +11,8 @@ from fsm_agent.fsm.table import Counter, Rung, Table, end, left, lines_of, on, r
 OTHER, BY_HAND = Rung("another item", "Order", left("others"), ("others",)), end("by_hand", "Closed")
 LINES = {"Order": [
     *(on(exit, BY_HAND, why="a person has to look") for exit in ("bug", "refund_owed", "stock_held")),
-    on("sold_out", OTHER, end("nothing", "Closed"), why="there is none of it"),
-    on("cancelled", OTHER, end("nothing", "Closed"), why="the bank, or whoever delivers, said no"),
+    on("sold_out", OTHER, end("nothing", "Closed"), why="the item is out of stock"),
+    on("cancelled", OTHER, end("nothing", "Closed"), why="the bank or the carrier said no"),
     on("sent", end("delivered", "Closed"), why="the parcel is on its way"),
 ]}  # fmt: skip
 LIMITS = {"others": 1, **{f"order.{name}": most for name, most in order.LIMITS.items()}}

@@ -1,6 +1,6 @@
 """A table of its own: an order. Stock is reserved, a card charged, a parcel sent, or all of it is undone.
 
-``python -m examples.order DESK`` runs one in the folder ``shop``; ``--resume ID`` goes on after a kill."""
+``python -m examples.order DESK`` runs one in the folder ``shop``; ``--resume ID`` continues after a kill."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ LINES = {
     "Reserve": [
         on("done", go("Charge"), resets=("tries",), why="the stock is ours"),
         on("refused", end("sold_out", "Closed"), why="there is no stock"),
-        on("failed", TRY["Reserve"], go("Release"), why="nobody answered; it may be reserved all the same"),
+        on("failed", TRY["Reserve"], go("Release"), why="no answer; it may be reserved anyway"),
     ],
     "Charge": [
         on("done", go("Ship"), resets=("tries",), why="the money is there"),
         on("refused", go("Release"), why="the bank said no"),
-        on("failed", TRY["Charge"], go("Refund"), why="nobody answered; it may be charged all the same"),
+        on("failed", TRY["Charge"], go("Refund"), why="no answer; it may be charged anyway"),
     ],
     "Ship": [
         on("done", end("sent", "Closed"), why="the parcel is on its way"),
-        on("refused", go("Refund"), why="nobody delivers there"),
-        on("failed", TRY["Ship"], go("Refund"), why="nobody answered"),
+        on("refused", go("Refund"), why="no carrier delivers there"),
+        on("failed", TRY["Ship"], go("Refund"), why="no answer"),
     ],
     "Refund": [
         on("done", go("Release"), why="the money is back, or was never taken"),

@@ -9,7 +9,7 @@ from fsm_agent import BaseTurn, Nested, Workflow
 from fsm_agent.fsm.table import Counter, Rung, Table, end, left, lines_of, on, runs
 
 AGAIN = Rung("write again", "Write", left("drafts"), ("drafts",))
-LINES = {"Write": [  # the first line that any chapter ended with is taken: so the worst stand first
+LINES = {"Write": [  # the first line that any chapter's exit matches is taken: the worst come first
     *(on(exit, end(exit, "Shelf"), why="no chapter can help that") for exit in ("bug", "cancelled")),
     *(on(exit, AGAIN, end("unfinished", "Shelf"), why="some chapter is not good")
       for exit in ("model_failed", "no_verdict", "stalemate", "rounds_spent")),

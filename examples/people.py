@@ -1,5 +1,5 @@
-"""A turn that waits for a person, and for a result that somebody else brings: it is suspended, and goes on in
-any process when the answer is there.
+"""A turn that waits for a person, and for a result from another system: it is suspended, and resumes in
+any process once the answer is available.
 
 python examples/people.py
 """

@@ -1,6 +1,6 @@
-"""Options of a request, a tool that the provider runs, a header of one's own, and two keys.
+"""Options of a request, a tool that the provider runs, a custom header, and two keys.
 
-A server of this process stands for the provider: it refuses the first key, and tells what it was asked.
+A server in this process plays the provider: it refuses the first key, and prints what it was asked.
 """
 
 from fsm_agent import Agent

@@ -32,7 +32,7 @@ LINES = {
     ],
     "Revise": [
         WRITTEN,
-        on("unchanged", end("stalemate", "Close"), why="the writer stands by the text"),
+        on("unchanged", end("stalemate", "Close"), why="the writer keeps the text"),
         on("failed", RETRY["Revise"], FAILED, why="the writer gave no text"),
     ],
 }
@@ -93,7 +93,7 @@ def revise(turn: Review) -> Generator[Ask, str, str]:
 def workflow(
     writer: Any = None, reviewer: Any = None, home: Path | None = None, sleep: Any = asyncio.sleep
 ) -> Workflow[Review]:
-    """Reviews by two models; by default scripted ones, of which the first does better once it is told to."""
+    """Reviews by two models; by default scripted ones, whose writer does better after the first review."""
     better = "A machine that is in one of finitely many states and changes it by fixed rules."
     writes = repeat(lambda body: text(better if "A reviewer says" in str(body["messages"]) else "A machine."))
     judges = repeat(lambda body: text("ACCEPT" if better in str(body["messages"]) else "REVISE Which?"))

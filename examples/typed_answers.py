@@ -1,4 +1,4 @@
-"""Answers of a type: the model is told what does not fit until it does, and a function makes the answer.
+"""Typed answers: the model hears what does not fit until it does, and a function builds the final answer.
 
 python examples/typed_answers.py
 """

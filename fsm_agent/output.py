@@ -20,6 +20,7 @@ from fsm_agent.conversation import json_reading
 from fsm_agent.conversation.effects import FINAL, OutputMode, OutputSpec, ToolSpec
 from fsm_agent.conversation.json_reading import json_of, parse_json
 from fsm_agent.errors import ConfigError
+from fsm_agent.support.linear import is_regular, occurs
 from fsm_agent.support.texts import one_line
 from fsm_agent.tools import Tool, ToolFailure, as_tool
 from fsm_agent.tools.result import text_of_error
@@ -48,7 +49,7 @@ class JsonSchema:
     Raises ``ConfigError`` for what is no JSON schema."""
 
     def __init__(self, schema: Mapping[str, Any], name: str = "answer") -> None:
-        from jsonschema import Draft202012Validator
+        from jsonschema import Draft202012Validator, validators
         from jsonschema.exceptions import SchemaError
         from referencing import Registry
 
@@ -62,7 +63,8 @@ class JsonSchema:
             why = one_line(error.message, 200)
             raise ConfigError(f"not a JSON schema ({error.json_path})", why, "JSON schema 2020-12") from None
         self.schema, self.name, self.__name__ = dict(schema), name, name
-        self._validator = Draft202012Validator(schema, registry=Registry())  # which fetches nothing
+        quick = validators.extend(Draft202012Validator, {"pattern": _check_pattern})
+        self._validator = quick(schema, registry=Registry())  # which fetches nothing
 
     def __call__(self, value: Any) -> Any:
         found = list(islice(self._validator.iter_errors(value), MOST_PROBLEMS))
@@ -72,6 +74,16 @@ class JsonSchema:
             ]
             raise ValueError("\n".join(lines))
         return value
+
+
+def _check_pattern(validator: Any, pattern: str, value: Any, schema: Any) -> Iterator[Any]:
+    """``pattern`` in linear time, where it needs no backtracking."""
+    from jsonschema.exceptions import ValidationError as Mismatch
+
+    if isinstance(value, str):
+        found = occurs(pattern, value) if is_regular(pattern) else re.search(pattern, value) is not None
+        if not found:
+            yield Mismatch(f"{value!r} does not match {pattern!r}")
 
 
 # ----------------------------------------------------------------------------------------------------

@@ -40,7 +40,7 @@ settings.load_profile("brief")
 BOOKS = Books()
 """Compare the books of every turn that a test of this process runs."""
 MADE_UP = choose("openai:gpt-x", api_key="k").guess
-"""What is said of the model that most tests use, which nobody knows: it is no part of what they look at."""
+"""The warning about the made-up model that most tests use. It is not what they test."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

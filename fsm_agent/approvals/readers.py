@@ -221,7 +221,7 @@ KEY_FILES = ActingFiles("holds keys", (
     ".ssh/**", ".aws/**", ".azure/**", ".kube/**", ".gnupg/**", ".docker/config.json", ".config/gcloud/**",
     ".config/gh/**", ".config/containers/**", ".my.cnf", ".pgpass", ".s3cfg", ".boto", "*.tfstate",
     "*.tfvars",
-    ".terraform.d/**", ".git/credentials",
+    ".terraform.d/**", ".git/credentials", "mcp-logins/**",
 ))  # fmt: skip
 """Files that hold keys, by name alone."""
 MAY_HOLD = ActingFiles("holds a key", (

@@ -36,7 +36,7 @@ def acp(given: CliOptions) -> int:
             f"an editor needs {error.name}, which is not installed", None, install_command("acp")
         ) from None
     host = CommandLineHost(replace(given, source="acp"))
-    if sys.stdin is None or not _is_line(sys.stdin.fileno()):
+    if sys.stdin is None or not is_pipe(sys.stdin.fileno()):
         raise ConfigError(
             "an editor starts this command and talks to it", None, "a pipe as standard input; see docs/acp.md"
         )
@@ -46,7 +46,8 @@ def acp(given: CliOptions) -> int:
     return serve_stdio(host)
 
 
-def _is_line(number: int) -> bool:
+def is_pipe(number: int) -> bool:
+    """Say whether another process can talk over this file descriptor."""
     mode = os.fstat(number).st_mode
     return stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode)
 

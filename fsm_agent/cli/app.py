@@ -57,6 +57,14 @@ COMMANDS: Mapping[str, tuple[str, str] | Group] = {
     "chat": ("chat:chat", "Talk with the agent, turn after turn."),
     "worker": ("remote:worker", "Run queued turns until a signal comes."),
     "acp": ("acp:acp", "Serve an editor (Agent Client Protocol)."),
+    "mcp": Group(
+        "The agent as an MCP server, and logins to servers of others.",
+        {
+            "serve": ("mcp:serve", "Serve the agent, and tools of it, to MCP clients."),
+            "login": ("mcp:login", "Log in to an MCP server of others, in the browser."),
+            "logout": ("mcp:logout", "Forget the login to an MCP server of others."),
+        },
+    ),
     "serve": Group(
         'Serve programs and browsers over HTTP. "serve" alone is short for "serve start".',
         {

@@ -7,7 +7,7 @@ import logging
 import os
 import secrets
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -34,7 +34,10 @@ from fsm_agent.support.threads import in_a_loop
 from fsm_agent.support.web_guard import own_hosts
 
 if TYPE_CHECKING:
+    from starlette.routing import Route
+
     from fsm_agent.serve.keys import KeyRing
+    from fsm_agent.serve.service import SessionService
 
 LOCAL = (LOOPBACK, "localhost", "::1")
 INSECURE = "WARNING: keys and conversations pass over the network as plain text (--insecure)"
@@ -120,22 +123,29 @@ def start(
         raise ConfigError(
             f"serving needs {error.name}, which is not installed", None, install_command("serve")
         ) from None
+    make_agent, store = agents_of(replace(given, source="serve"), app)
+    keys, token = keys_of(target, store)
+    log_to_stderr()
+    in_a_loop(serve_until_a_signal(target, given, make_agent, store, keys, token))
+    return 0
+
+
+def keys_of(target: ServeTarget, store: Store) -> tuple[KeyRing, str]:
+    """The keys that are taken, and the token among them; it is empty where others can connect. Raises
+    ``ConfigError`` where there would be none."""
     from fsm_agent.serve.keys import KeyRing
 
-    make_agent, store = _agents_of(replace(given, source="serve"), app)
     token = secrets.token_urlsafe(24) if target.local else ""
     keys = KeyRing(store, token)
     if not token and not keys.all():
         raise ConfigError(
-            "this address needs keys, and there are none", host, "fsm-agent serve keys add NAME"
+            "this address needs keys, and there are none", target.host, "fsm-agent serve keys add NAME"
         )
     keep_secret([token] if token else [])
-    _log_to_stderr()
-    in_a_loop(_serve(target, given, make_agent, store, keys, token))
-    return 0
+    return keys, token
 
 
-def _agents_of(given: CliOptions, app: str | None) -> tuple[Callable[..., Any], Store]:
+def agents_of(given: CliOptions, app: str | None) -> tuple[Callable[..., Any], Store]:
     """What makes the agent of a turn, and the store of all of them."""
     given = replace(given, sets=[SUSPENDS, *given.sets])
     if app is not None:
@@ -157,14 +167,17 @@ def _callable(found: object, name: str) -> Callable[..., Any]:
     return found
 
 
-async def _serve(
+async def serve_until_a_signal(
     target: ServeTarget,
     given: CliOptions,
     make_agent: Callable[..., Any],
     store: Store,
     keys: KeyRing,
     token: str,
+    only: Callable[[SessionService], Mapping[str, Sequence[Route]]] | None = None,
 ) -> None:
+    """Serve until a signal comes. ``only``: makes the routes of the doors that there are, in the place of
+    all."""
     from fsm_agent.serve.app import app_of
     from fsm_agent.serve.server import Server
     from fsm_agent.serve.service import SessionService
@@ -173,7 +186,8 @@ async def _serve(
     service = SessionService(make_agent, store, dispatcher=dispatcher, most_turns=target.most_turns)
     bound = bind_port(target.host, target.port)
     port = bound.getsockname()[1]
-    app = app_of(service, keys, hosts=own_hosts(port) if target.local else None, cors=target.cors)
+    hosts = own_hosts(port) if target.local else None
+    app = app_of(service, keys, hosts=hosts, cors=target.cors, only=None if only is None else only(service))
 
     def ready() -> None:
         scheme = "https" if target.certificate else "http"
@@ -204,7 +218,7 @@ class MaskedFormatter(OneLineFormatter):
         return mask(super().format(record))
 
 
-def _log_to_stderr() -> None:
+def log_to_stderr() -> None:
     shown = logging.StreamHandler(sys.stderr)
     shown.setFormatter(MaskedFormatter())
     logging.basicConfig(handlers=[shown], level=logging.WARNING)

@@ -87,10 +87,10 @@ from fsm_agent_states.logic.calls import PROGRAMMATIC
 from fsm_agent_states.turn import TurnState
 
 Ended = ToolOutcome | ProgramAsks | NotYet
-UNASKED = "nobody said yes to it"
+UNASKED = "it was not approved"
 FROM_A_FILE = (
-    "this turn came in a file: it goes on with the model, the tools and the rules of this agent, and every"
-    " call that does more than read here is asked about"
+    "this turn came in a file: it continues with this agent's model, tools, and rules, and every"
+    " call that does more than read here needs approval"
 )
 NO_PROGRAM_WAITS = "its result comes later, and a program cannot wait for that. Do not call it again."
 DENIED = "denied: {why}. Do not try the same thing in other words; ask the user or continue without."

@@ -53,6 +53,7 @@ from fsm_agent.toolsets import toolsets as tools_of
 from fsm_agent.toolsets.agent import AGENT_LEVEL, AGENT_TOOLSETS, BEGIN_TURNS, AgentTools, agent_tools
 from fsm_agent.toolsets.agent.child import ChildAgent
 from fsm_agent.toolsets.agent.dispatch import bridge_tools
+from fsm_agent.toolsets.mcp.logins import FOLDER as LOGINS
 from fsm_agent.toolsets.programs import Programs
 from fsm_agent.toolsets.sandbox.place import ASIDE
 
@@ -61,6 +62,7 @@ DUMPS = "dumps"
 HOME_FILES = (
     "sessions.db*", "owners", "learned.json*", "key-rests.json*", "config.toml", RESULTS, DUMPS, "logs",
     "*MEMORY.md*", "*USER.md*", "SOUL.md", "skills", "chat_history", "trajectories.jsonl", CHECKPOINTS, ASIDE,
+    LOGINS,
 )  # fmt: skip
 """Patterns of all that may be in the home directory."""
 
@@ -238,6 +240,7 @@ def _servers(made: Services, config: Config) -> ToolSource | None:
         workdir=made.workdir,
         clock=made.clock,
         settings=made.settings,
+        callbacks=made.callbacks,
     )
 
 

@@ -1,10 +1,10 @@
 """The requests that a state may make, and their replies.
 
-Requests are imperatives, replies are nouns; all are plain frozen values, so a turn can be journalled,
+Requests are imperatives, replies are nouns; all are plain frozen values, so a turn can be journaled,
 replayed and stepped through. A state yields one request and receives its reply, or yields a list, whose
 requests run concurrently, and receives the list of replies.
 
-Each request declares how it is journalled, reused after a crash and replayed (``fsm_agent.request``). By
+Each request declares how it is journaled, reused after a crash and replayed (``fsm_agent.request``). By
 default it is pure: cheap, answered at once, and repeated when its visit is repeated."""
 
 from __future__ import annotations

@@ -46,7 +46,7 @@ class Transfer:
         """
         if (count := here().handoffs) >= self._most:
             raise ToolFailure(TOO_OFTEN.format(count=count, most=self._most))
-        return f"{self._to} goes on with the conversation."
+        return f"{self._to} continues the conversation."
 
 
 def transfer_tool(to: str, description: str, most: int) -> Tool:
@@ -199,7 +199,7 @@ class OtherAgents(Generic[A]):
         try:
             handoff = found_handoff(options, HandoffStep("", name, "", ""))
         except ConfigError as error:
-            self._ground.callbacks.publish(StatusText(f"{error}; {options['name']} goes on"))
+            self._ground.callbacks.publish(StatusText(f"{error}; {options['name']} continues"))
             return self._agent
         return self.of(handoff, session_id)
 
@@ -232,7 +232,7 @@ class OtherAgents(Generic[A]):
 
 UNHELD = "The agent {name} answers only an agent that has it among its tools."
 TOO_DEEP = (
-    "The agent {name} was not asked: agents may stand {most} below the first one (delegation.max_depth)."
+    "The agent {name} was not asked: agents may be nested at most {most} deep (delegation.max_depth)."
     " Do without it."
 )
 

@@ -1,9 +1,9 @@
-"""The language of properties: what is claimed of every turn of a table, in sentences that can be proved, and
-watched while a turn runs.
+"""The language of properties: claims about every turn of a table, in sentences that can be proved, and
+monitored while a turn runs.
 
-A property speaks of **moves**. ``row``, ``event``, ``enters``, ``leaves``, ``rung``, ``exits``, ``spends``
-and ``resets`` name some by what is in their rows, ``where`` by the counters just before them; ``&``, ``|``
-and ``~`` join them. Four sentences are made of moves:
+A property is about **moves**. ``row``, ``event``, ``enters``, ``leaves``, ``rung``, ``exits``, ``spends``
+and ``resets`` select them by their rows, ``where`` by the counters just before them; ``&``, ``|``
+and ``~`` combine them. There are four kinds of sentences:
 
 >>> never("Nothing runs after an interrupt.", enters("Ship"), after=event("cancelled")).label
 'never enters Ship after event cancelled'
@@ -15,7 +15,7 @@ and ``~`` join them. Four sentences are made of moves:
 'enters Ship only if row Charge.done since enters Refund'
 
 A move is judged by what was **before** it, and counts afterwards; the start of a turn is before all moves.
-``fsm_agent.fsm.verify.properties`` proves properties, ``Monitor`` watches them.
+``fsm_agent.fsm.verify.properties`` proves properties, ``Monitor`` monitors them.
 """
 
 from __future__ import annotations
@@ -35,16 +35,16 @@ from fsm_agent.fsm.table import AllOf, AnyOf, Below, Counted, Guard, Row, Spent,
 log = logging.getLogger(__name__)
 
 Watch = Literal["off", "warn", "stop"]
-"""What is done about a broken property: nothing, a line in the log, or the turn ends as ``crashed``."""
+"""The reaction to a broken property: nothing, a line in the log, or the end of the turn as ``crashed``."""
 Watcher = Callable[[Row], PropertyBroken | None]
-"""Is asked before a move; a reason why it must not be made."""
+"""Called before a move; returns a reason to forbid it."""
 Holds = Callable[[Below], bool]
-"""Says of a comparison whether it held just before a move."""
+"""Tells whether a comparison held just before a move."""
 
 BROKEN = -1
-"""In place of what a property remembers: it does not hold of this turn."""
+"""The memory of a property that does not hold for this turn."""
 WORDS = {"id": "row", "dest": "enters", "source": "leaves", "exit": "exits"}
-"""How what is in a row is called in the language, where that is another word."""
+"""Words of the language for fields of a row that have another name."""
 
 
 # Moves
@@ -56,14 +56,14 @@ class Moves(ABC):
     @property
     @abstractmethod
     def label(self) -> str:
-        """Return them in words."""
+        """Return their description."""
 
     @abstractmethod
     def has(self, row: Row, holds: Holds) -> bool:
-        """Say whether a move by ``row`` is one of them."""
+        """Return whether a move by ``row`` is one of them."""
 
     def parts(self) -> Iterator[Moves]:
-        """Themselves and all that they are made of."""
+        """These moves and all their parts."""
         yield self
 
     def __and__(self, other: Moves) -> Moves:
@@ -159,13 +159,13 @@ def event(*names: str) -> Moves:
 
 
 def enters(*states: str) -> Moves:
-    """Moves to these states, also from themselves. The final one is entered by every move that ends a
+    """Moves to these states, including from themselves. The final one is entered by every move that ends a
     turn."""
     return NamedMoves("dest", states)
 
 
 def leaves(*states: str) -> Moves:
-    """Moves from these states, also to themselves."""
+    """Moves from these states, including to themselves."""
     return NamedMoves("source", states)
 
 
@@ -199,10 +199,10 @@ def where(guard: Guard) -> Moves:
 
 @dataclass(frozen=True, kw_only=True)
 class Property(ABC):
-    """A claim about every turn: ``says`` is the sentence that people read, ``label`` its exact meaning.
-    ``known``: why it does not hold, for one whose counterexample is to be shown and not to be mended.
+    """A claim about every turn: ``says`` is the sentence for people, ``label`` its exact meaning.
+    ``known``: why it does not hold, if its counterexample should be shown and not fixed.
 
-    As an automaton it remembers one number: ``start`` before the first move, then what ``step`` gives."""
+    As an automaton it remembers one number: ``start`` before the first move, then the result of ``step``."""
 
     says: str
     known: str = ""
@@ -210,21 +210,21 @@ class Property(ABC):
     @property
     @abstractmethod
     def label(self) -> str:
-        """Return what is claimed, in the words of the language."""
+        """Return the claim in the words of the language."""
 
     @property
     @abstractmethod
     def watched(self) -> tuple[Moves, ...]:
-        """The moves that it speaks of."""
+        """The moves that it is about."""
 
     @property
     @abstractmethod
     def start(self) -> int:
-        """What it remembers before the first move."""
+        """The memory before the first move."""
 
     @abstractmethod
     def step(self, memory: int, seen: Sequence[bool], ends: bool, most: int) -> int:
-        """What it remembers after a move, or ``BROKEN``. ``seen`` says which of ``watched`` the move is,
+        """The memory after a move, or ``BROKEN``. ``seen`` says which of ``watched`` the move is,
         ``ends`` whether it ends the turn, ``most`` is the value of the limit that ``limit`` names."""
 
     @property
@@ -272,7 +272,7 @@ class Property(ABC):
 
 @dataclass(frozen=True, kw_only=True)
 class NeverProperty(Property):
-    """``moves`` are forbidden after ``after``, until ``until``; ``begins`` says whether they are at the
+    """``moves`` are forbidden after ``after``, until ``until``; ``begins``: whether they are forbidden at the
     start."""
 
     moves: Moves
@@ -304,7 +304,7 @@ class NeverProperty(Property):
 
 @dataclass(frozen=True, kw_only=True)
 class EventuallyProperty(Property):
-    """One of ``moves`` is owed after ``after``, or from the start when ``begins``, and made before the end or
+    """One of ``moves`` is due after ``after``, or from the start if ``begins``, and made before the end or
     by it."""
 
     moves: Moves
@@ -376,12 +376,12 @@ def only_if(
     says: str, moves: Moves, before: Moves, *, since: Moves | None = None, known: str = ""
 ) -> Property:
     """Before each move of ``moves`` there was one of ``before``, and no ``since`` after it. A move that is
-    both ``before`` and ``since`` is taken as ``since``."""
+    both ``before`` and ``since`` counts as ``since``."""
     return NeverProperty(says=says, known=known, moves=moves, after=since or NOTHING, until=before)
 
 
 def eventually(says: str, moves: Moves, *, after: Moves | None = None, known: str = "") -> Property:
-    """Every turn makes a move of ``moves``; with ``after``, one behind each move of ``after``. The move that
+    """Every turn makes a move of ``moves``; with ``after``, one after each move of ``after``. The move that
     ends the turn may be it."""
     return EventuallyProperty(
         says=says, known=known, moves=moves, after=after or NOTHING, begins=after is None
@@ -408,8 +408,8 @@ MOST_TIMES = 1_000
 
 
 class Monitor:
-    """Watches the properties of a table over the moves of one turn. ``broken`` are those that do not hold of
-    it, in the order in which they broke; a broken one is not watched any more."""
+    """Monitors the properties of a table over the moves of one turn. ``broken`` are those that do not hold
+    for it, in the order in which they broke; a broken one is no longer monitored."""
 
     def __init__(self, table: Table, turn: Counted) -> None:
         self._table, self._turn = table, turn
@@ -417,13 +417,13 @@ class Monitor:
         self.broken: list[Property] = []
 
     def sees(self, row: Row) -> tuple[Property, ...]:
-        """Take note of the move by ``row`` that is about to be made, while the turn still has the counters of
-        before; what it breaks."""
+        """Record the move by ``row`` that is about to be made, while the turn still has its old
+        counters. Return the properties that it breaks."""
         return self._sees(row, self._turn)
 
     def replayed(self, steps: Iterable[Step]) -> list[Property]:
-        """Take note of moves that were made already, from the start of the turn; what is broken by then. Rows
-        of another version of the table are passed over."""
+        """Record moves made already, from the start of the turn. Return the properties broken by then. Rows
+        of another version of the table are skipped."""
         past, rows = _Past(self._turn), {one.id: one for one in self._table.rows}
         for step in steps:
             past.counts.update((counter, before) for counter, before, _ in step.changes)
@@ -493,20 +493,20 @@ def _open(guard: Guard, holds: Holds) -> bool:
 
 
 # ----------------------------------------------------------------------------------------------------
-# What is promised of a value that the turns of a table carry and its rows do not know, as data.
+# Promises about a value that the turns of a table carry and its rows do not contain, as data.
 #
-# A table counts; it does not see a transcript, a basket or a lock. ``Promises`` say in small abstract
-# values what there is of it when a turn begins, what a visit of a state may do to it, and what must hold
+# A table counts; it does not see a transcript, a basket or a lock. ``Promises`` describe in small abstract
+# values the state of it at the start of a turn, what a visit of a state may do to it, and what must hold
 # where. They are given to a ``Table`` as ``promises``, and ``fsm-agent verify`` proves them by induction
-# over the table, for every setting (``fsm_agent.fsm.verify.properties``). That the states do what is
-# declared, tests have to show: ``Promises.allowed`` tells them what that is.
+# over the table, for every setting (``fsm_agent.fsm.verify.properties``). Tests have to show that the
+# states do what is declared: ``Promises.allowed`` returns what that is.
 
 
 SAME: Any = ...
-"""In a change: the field may stay what it is."""
+"""In a change: the field may keep its value."""
 
 Change = Mapping[str, tuple[Any, ...]]
-"""For each field that may change, all that it may be afterwards; a field that is not named stays."""
+"""All values that each changed field may have afterwards; a field that is not named keeps its value."""
 
 
 def may(**fields: tuple[Any, ...]) -> Change:
@@ -518,7 +518,7 @@ def may(**fields: tuple[Any, ...]) -> Change:
 class VisitChange:
     """What a visit of ``state`` that ends with one of ``events`` may do: one of ``changes``.
 
-    ``events``: none means all that the state has; the visit of the final state ends with ``""``. ``after``:
+    ``events``: none means all events of the state; the visit of the final state ends with ``""``. ``after``:
     only when the row that led to the state spent one of these counters, is of one of these lines
     (``"State.event"``), or ends the turn with one of these reasons."""
 
@@ -530,8 +530,8 @@ class VisitChange:
 
 @dataclass(frozen=True, slots=True)
 class Demand:
-    """What must hold of every value with which ``state`` is entered; of a state ``""``, when the final state
-    has been visited. ``what`` says it in words, as the end of "it must be that …"."""
+    """What must hold of every value with which ``state`` is entered; with the state ``""``, when the final
+    state has been visited. ``what`` is its description, as the end of "it must be that …"."""
 
     state: str
     what: str
@@ -540,8 +540,8 @@ class Demand:
 
 @dataclass(frozen=True)
 class Promises:
-    """All that is promised of one value. ``name``: what is proved, as a line among the checks. ``starts``:
-    the values with which a turn can begin, frozen dataclasses of one class. Of ``visits`` the first that fits
+    """All promises about one value. ``name``: the claim, as a line among the checks. ``starts``:
+    the values with which a turn can begin, frozen dataclasses of one class. The first of ``visits`` that fits
     counts."""
 
     name: str
@@ -550,7 +550,7 @@ class Promises:
     demands: tuple[Demand, ...]
 
     def visit(self, came: frozenset[str], state: str, event: str) -> VisitChange | None:
-        """Return what is declared of a visit, ``None`` when nothing is. ``came``: see ``words``."""
+        """Return the declaration of a visit, or ``None``. ``came``: see ``words``."""
         return next(
             (
                 one
@@ -570,14 +570,14 @@ class Promises:
         return known & {*row.spends, f"{row.source}.{row.event}", row.exit or ""}
 
     def allowed(self, came: Row | None, state: str, event: str, value: Any) -> frozenset[Any]:
-        """Return the values that a visit may leave; none when nothing is declared of it. ``came``: the row
+        """Return the values that a visit may leave; none without a declaration. ``came``: the row
         that led to the state."""
         found = self.visit(self.words(came), state, event)
         return frozenset(results(found, value)) if found else frozenset()
 
 
 def results(visit: VisitChange, value: Any) -> Iterator[Any]:
-    """What a visit may make of a value; some of it may come twice."""
+    """The values that a visit may make of a value, possibly with repetitions."""
     for change in visit.changes:
         for chosen in product(*change.values()):
             fields = {name: to for name, to in zip(change, chosen, strict=True) if to is not SAME}

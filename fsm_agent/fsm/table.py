@@ -30,14 +30,14 @@ if TYPE_CHECKING:
 
 
 class Counted(Protocol):
-    """What a guard may read of a turn: its counters and their limits, nothing else."""
+    """The part of a turn that a guard may read: its counters and their limits."""
 
     def count(self, counter: str) -> int: ...
     def limit(self, name: str) -> int: ...
 
 
 CRASHED = "crashed"
-"""The event for a bug: of a state, or of what performs its requests."""
+"""The event for a bug in a state or in a handler of its requests."""
 
 # Guard language
 
@@ -54,7 +54,7 @@ class Guard(ABC):
 
     @abstractmethod
     def holds(self, turn: Counted) -> bool:
-        """Say whether the guard is open for these counters and limits."""
+        """Return whether the guard is open for these counters and limits."""
 
     @abstractmethod
     def atoms(self) -> Iterator[Below]:
@@ -192,7 +192,7 @@ def any_of(parts: Iterable[Guard]) -> Guard:
 
 
 def left(counter: str, limit: str | None = None, *, yes: str | None = None, no: str | None = None) -> Below:
-    """``counter`` is still below ``limit`` (a limit of the counter's own name unless told)."""
+    """``counter`` is still below ``limit`` (by default the limit with the counter's own name)."""
     noun = counter.replace("_", " ")
     if limit is not None and limit != counter:
         noun += f" ({limit.replace('_', ' ')})"
@@ -204,14 +204,14 @@ def left(counter: str, limit: str | None = None, *, yes: str | None = None, no: 
 
 @dataclass(frozen=True, slots=True)
 class Counter:
-    """One counter of a turn. ``flag``: its limit is 1 by definition and rows test it as spent (it is unfolded
-    into the graph by the proofs). ``cap``: a belt above the local budgets; termination is also proved without
-    it.
+    """One counter of a turn. ``flag``: its limit is 1 by definition and rows test it as spent (the proofs
+    unfold it into the graph). ``cap``: a second limit above the local budgets; termination is also proved
+    without it.
 
-    ``exhaustible``: the state that a spending row led to may find that there is no more, and lower the limit
-    to what is counted. No guard was asked since that row, no row resets such a counter, and no other is
-    compared with its limit: so the turn is the same as one that had the lower limit from its first move.
-    The proofs hold for every limit and do not depend on this word, which is in no digest."""
+    ``exhaustible``: the state that a spending row led to may find the supply exhausted, and lower the limit
+    to the current count. No guard was evaluated since that row, no row resets such a counter, and no other is
+    compared with its limit: so the turn equals one that had the lower limit from its first move.
+    The proofs hold for every limit and do not depend on this field, which is in no digest."""
 
     name: str
     flag: bool = False
@@ -246,7 +246,7 @@ class Line:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One plain transition, as the machine runs it and the proofs see it."""
+    """One plain transition, as the machine runs it and the proofs read it."""
 
     id: str
     source: str
@@ -267,8 +267,8 @@ class Row:
 
 @dataclass(frozen=True)
 class Inner:
-    """What a state runs, and waits for: one turn of each of ``tables``, at once; with ``most`` turns of the
-    only table, as many as a list has, and not more than the outer turn's limit of that name."""
+    """The turns that a state runs and waits for: one of each of ``tables``, concurrently; with ``most``,
+    turns of the only table, one per item of a list, and at most the outer turn's limit of that name."""
 
     tables: tuple[Table, ...]
     most: str = ""
@@ -290,14 +290,14 @@ class Table:
 
     ``states`` in reading order (the first is initial), ``final`` has no line. ``macros`` are (event, {state:
     exit}) pairs: lines that exist in many states and always end the turn. ``inner`` are the states that run
-    other tables: the events of such a state are the exits of those, each of them and no other, and of several
-    turns the first in the order of the lines counts, macros before all. Raises ``TableError`` for unknown or
+    other tables: the events of such a state are exactly the exits of those tables; among several
+    turns, the first in the order of the lines counts, macros first. Raises ``TableError`` for unknown or
     repeated names. (Why: decision 101.)
 
-    ``properties`` are claimed of every turn (``fsm_agent.fsm.properties``). Neither they nor three other
-    things change the digest or what is equal: ``layout`` places boxes and arrows in pictures,
-    ``default_limits`` returns the limits that figures in generated pages are for, and ``promises`` returns
-    what ``fsm-agent verify`` is to prove of a value that the rows do not know."""
+    ``properties`` are claims about every turn (``fsm_agent.fsm.properties``). Neither they nor three other
+    fields affect the digest or equality: ``layout`` places boxes and arrows in pictures,
+    ``default_limits`` returns the limits used for figures in generated pages, and ``promises`` returns
+    what ``fsm-agent verify`` should prove about a value that the rows do not contain."""
 
     name: str
     states: tuple[str, ...]
@@ -350,12 +350,13 @@ class Table:
 
     @property
     def exhaustible(self) -> frozenset[str]:
-        """Counters whose limit a state may lower to what is counted."""
+        """Counters whose limit a state may lower to the current count."""
         return frozenset(counter.name for counter in self.counters if counter.exhaustible)
 
     @property
     def within(self) -> Mapping[str, Table]:
-        """The tables that its states run, and theirs, by name; those that others run before these."""
+        """The tables that its states run, at any depth, by name; inner ones before the tables that run
+        them."""
         found: dict[str, Table] = {}
         for table in (table for inner in self.inner.values() for table in inner.tables):
             found |= {**table.within, table.name: table}
@@ -366,8 +367,8 @@ class Table:
         return tuple(event for source, event in self.by_event if source == state)
 
     def joined(self, state: str, exits: Iterable[str | None]) -> str:
-        """The event of a state whose inner turns ended so: the first that one of them ended with, macros
-        before all; without any turn the last line."""
+        """The event of a state whose inner turns ended with these exits: the first in the order of lines,
+        macros first; without any turn, the last line."""
         ended, possible = set(exits), self.inner[state].exits
         events = sorted(self.events(state), key=lambda event: event not in self.is_macro)
         return next((e for e in events if e in ended), [e for e in events if e in possible][-1])
@@ -380,12 +381,13 @@ class Table:
         raise KeyError(row_id)
 
     def __hash__(self) -> int:
-        """Of what is quickly told apart; equal tables are equal in every field."""
+        """Hash fields that are cheap to compare; equal tables are equal in every field."""
         return hash((self.name, self.states, tuple(self.by_event)))
 
     @cached_property
     def digest(self) -> str:
-        """A hash of all that the proofs depend on; a cached verdict is valid for the same digest only."""
+        """A hash of everything that the proofs depend on; a cached verdict is valid only for the same
+        digest."""
         text = repr((self.states, self.final, self.counters, self.rows))
         for state, inner in sorted(self.inner.items()):
             text += repr((state, [(table.name, table.digest) for table in inner.tables], inner.most))
@@ -545,7 +547,8 @@ def _check_inner(table: Table) -> None:
 
 
 def _check_guard(where: str, guard: Guard) -> None:
-    """Refuse what only looks like a guard of the language: the proofs read its parts, the machine asks it."""
+    """Refuse objects that only look like guards: the proofs read a guard's parts, and the machine evaluates
+    it."""
     if type(guard) not in (Below, Spent, AllOf, AnyOf):
         raise TableError(
             f"{where}: a guard of type {type(guard).__name__} cannot be proved; build it from left(), ~,"

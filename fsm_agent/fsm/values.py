@@ -6,15 +6,15 @@ refused before anything runs (``NoCodec``). ``encode`` checks what it writes: a 
 that its annotation names, or it is refused (``Unstorable``) with the path to it. So what is read back is
 equal and of the same type, and nothing is ever written as its ``repr``.
 
-- None, bool, int, float and str are themselves; figures that JSON has no word for (inf, nan, an int of over
-  4,300 digits) are texts. Times, paths, Decimal, UUID and bytes are texts, an enum is its value, or its name
-  where the value is no scalar. Sets are lists, sorted by their JSON: the same set is always the same text.
-- Dataclasses, named tuples, TypedDicts and pydantic models are taken apart by their fields, so all of this
-  holds at any depth. They are put together without being validated again.
-- A member of a union that is no JSON scalar says which one it is under ``"is"``.
+- None, bool, int, float and str are themselves; numbers that JSON cannot write (inf, nan, an int of over
+    4,300 digits) become texts. Times, paths, Decimal, UUID and bytes become texts. An enum becomes its value,
+  or its name if the value is not a scalar. Sets are lists, sorted by their JSON: equal sets have equal texts.
+- Dataclasses, named tuples, TypedDicts and pydantic models are stored field by field, so all of this
+  holds at any depth. They are rebuilt without being validated again.
+- A member of a union that is not a JSON scalar names its type under ``"is"``.
 - ``Any`` and ``object`` hold JSON values, and nothing else.
 - Any other class that pydantic has a JSON schema for goes through its ``TypeAdapter``; each value is read
-  back on the spot, and refused when it became another one.
+  back at once, and refused if it has changed.
 
 ``fsm_agent.fsm.codec`` stores what the engine itself defines, in the same form. It checks nothing, because it
 writes every move of an agent. (Why: decision 27.)
@@ -80,7 +80,7 @@ __all__ = [
     "to_json",
 ]
 UNREADABLE = (TypeError, ValueError, KeyError, AttributeError, ArithmeticError)
-"""What ``decode`` raises for JSON that no ``encode`` wrote."""
+"""The errors that ``decode`` raises for JSON that ``encode`` did not write."""
 
 
 _LOCK = threading.RLock()
@@ -91,12 +91,12 @@ def codec_of(annotation: Any) -> Codec:
     """The codec of a resolved annotation. Raises ``NoCodec`` for one that cannot be stored."""
     try:
         hash(annotation)
-    except TypeError:  # its metadata cannot be hashed, and says nothing here
+    except TypeError:  # its metadata cannot be hashed, and does not matter here
         return _made(annotation)
     with _LOCK:
         if (known := _KNOWN.get(annotation)) is not None:
             return known
-        # A type may contain itself: what is inside uses this one, which is complete by the time it is called.
+        # A type may contain itself: the inner use gets this codec, which is complete when it is called.
         made: list[Codec] = []
         size = len(_KNOWN)
         _KNOWN[annotation] = Codec(
@@ -153,7 +153,7 @@ def _made(annotation: Any) -> Codec:
 
 
 def _another_name(annotation: Any, origin: Any, arguments: tuple[Any, ...]) -> tuple[Any] | None:
-    """What a NewType, an alias, a type variable, or a mark such as ``Final`` means, in a tuple."""
+    """Resolve a NewType, an alias, a type variable, or a mark such as ``Final``; the result is in a tuple."""
     if origin in (typing.Annotated, typing.Final, typing.ClassVar, dataclasses.InitVar):
         return arguments[:1] or (Any,)
     if hasattr(annotation, "__supertype__"):
@@ -176,7 +176,7 @@ def _another_name(annotation: Any, origin: Any, arguments: tuple[Any, ...]) -> t
 
 
 def _resolve_alias(alias: Any) -> Any:
-    """What an alias is the name of, which may be written as a text."""
+    """Resolve an alias, whose value may be written as a text."""
     names = types.SimpleNamespace(__annotations__={"it": alias.__value__})
     return typing.get_type_hints(names, vars(sys.modules[alias.__module__]))["it"]
 
@@ -269,7 +269,7 @@ def _of_either(*kinds: Any) -> Callable[[type, tuple[Any, ...]], Codec]:
 
 
 def _of_sequence(kind: type, arguments: tuple[Any, ...]) -> Codec:
-    """A tuple is written as it always was, a list says that it is one."""
+    """A tuple has the plain form; a list is marked as one."""
     either = _of_either(list, tuple)(kind, arguments)
     rows = _of_items(tuple, arguments)
 
@@ -357,11 +357,11 @@ def _optional(codec: Codec) -> Codec:
     )
 
 
-# Dataclasses, and what else has fields
+# Dataclasses, and other classes with fields
 
 
 def _fill_type_variables(hint: Any, given: Mapping[Any, Any]) -> Any:
-    """``hint`` with its type variables as they are given."""
+    """Replace the type variables in ``hint``."""
     if hint in given:
         return given[hint]
     open_ = (
@@ -371,7 +371,7 @@ def _fill_type_variables(hint: Any, given: Mapping[Any, Any]) -> Any:
 
 
 def _type_arguments(annotation: Any) -> Iterator[tuple[type, dict[Any, Any]]]:
-    """What the type variables of a class and of its bases are."""
+    """The type variables of a class and of its bases, with their values."""
     kind = typing.get_origin(annotation) or annotation
     given = dict(zip(getattr(kind, "__parameters__", ()), typing.get_args(annotation), strict=False))
     yield kind, given
@@ -382,8 +382,8 @@ def _type_arguments(annotation: Any) -> Iterator[tuple[type, dict[Any, Any]]]:
 
 
 def hints_of(annotation: Any) -> dict[str, Any]:
-    """The annotations of a class by name, its type variables filled in. Raises ``NoCodec`` for a name in them
-    that is not there."""
+    """The annotations of a class by name, its type variables filled in. Raises ``NoCodec`` for an
+    unknown name in them."""
     kind = typing.get_origin(annotation) or annotation
     try:
         hints = typing.get_type_hints(kind)
@@ -408,9 +408,9 @@ def _field_codec(kind: type, name: str, hint: Any) -> Codec:
 
 
 def fields_of(annotation: Any) -> tuple[FieldCodec, ...]:
-    """The stored fields of a dataclass and of its parts in order, as ``fsm_agent.fsm.codec.fields_of`` has
-    them. Raises ``NoCodec`` for a field that cannot be stored, with its name, and for one that could not be
-    made again."""
+    """The stored fields of a dataclass and of its parts in order, as in ``fsm_agent.fsm.codec.fields_of``.
+    Raises ``NoCodec``, with its name, for a field that cannot be stored or
+    restored."""
     found = _FIELDS.get(annotation)
     if found is None:
         found = _FIELDS[annotation] = tuple(_field_codecs(annotation, ""))
@@ -450,14 +450,14 @@ _reading = functools.cache(operator.attrgetter)
 
 
 def fields_in(value: Any, fields: Iterable[FieldCodec]) -> Iterator[tuple[FieldCodec, Any]]:
-    """Fields and what a dataclass has in them; one of ``init=False`` may have nothing yet."""
+    """The fields of a dataclass and their values; one with ``init=False`` may have none yet."""
     for field in fields:
         with contextlib.suppress(AttributeError):
             yield field, _reading(field.path)(value)
 
 
 def field_to_json(owner: Any, field: FieldCodec, value: Any) -> Any:
-    """The value of one field as it is stored. Raises ``ConfigError`` for one that cannot be."""
+    """The stored form of one field's value. Raises ``ConfigError`` if it cannot be stored."""
     try:
         return field.codec.encode(value)
     except Unstorable as error:
@@ -475,7 +475,7 @@ def field_to_json(owner: Any, field: FieldCodec, value: Any) -> Any:
 
 
 def to_json(value: Any) -> dict[str, Any]:
-    """A dataclass by its stored fields. Raises ``ConfigError`` for a value that cannot be stored."""
+    """The stored fields of a dataclass. Raises ``ConfigError`` for a value that cannot be stored."""
     return {
         field.name: field_to_json(value, field, found)
         for field, found in fields_in(value, fields_of(type(value)))
@@ -494,8 +494,8 @@ def _of_dataclass(annotation: Any) -> Codec:
 
 
 def from_json(annotation: Any, stored: Mapping[str, Any], **given: Any) -> Any:
-    """A dataclass from what is stored of it; what it does not know is passed over. ``given`` are fields that
-    are not stored. ``__post_init__`` is called, and every field is what was stored afterwards."""
+    """Restore a dataclass from its stored fields, ignoring unknown ones. ``given`` are fields that
+    are not stored. ``__post_init__`` is called, and then every stored field gets its stored value."""
     kind = typing.get_origin(annotation) or annotation
     fields = [field for field in fields_of(annotation) if field.name in stored]
     values = {field.path: field.codec.decode(stored[field.name]) for field in fields}
@@ -527,7 +527,7 @@ def _not_in_init(kind: type) -> frozenset[str]:
 
 @functools.cache
 def _is_made_by_its_fields(kind: type) -> bool:
-    """Does calling the class with its fields make a value, without checks of pydantic's?"""
+    """Can the class be called with its fields, without validation by pydantic?"""
     if hasattr(kind, "__pydantic_validator__"):
         return False
     wanted = {field.name for field in dataclasses.fields(kind) if field.init}
@@ -556,7 +556,7 @@ def _of_typed_dict(annotation: Any) -> Codec:
 
 
 UNSET, EXTRA, PRIVATE = "(unset)", "(extra)", "(private)"
-"""What a pydantic model has besides its fields, under names that no field has."""
+"""Data of a pydantic model besides its fields, under names that no field can have."""
 
 
 def _of_model(kind: Any) -> Codec:
@@ -579,7 +579,7 @@ def _of_model(kind: Any) -> Codec:
 
     def decode(stored: Mapping[str, Any]) -> Any:
         values = {name: codec.decode(stored[name]) for name, codec in codecs.items() if name in stored}
-        for name in codecs.keys() - values.keys():  # a field that came later
+        for name in codecs.keys() - values.keys():  # a field that was added later
             if kind.model_fields[name].is_required():
                 raise KeyError(name)
             values[name] = kind.model_fields[name].get_default(call_default_factory=True, validated_data={})
@@ -600,17 +600,17 @@ def _of_model(kind: Any) -> Codec:
 
 
 def _fields(codecs: Mapping[str, Codec], values: Mapping[str, Any]) -> dict[str, Any]:
-    """Of all but properties that were computed once."""
+    """All fields except cached properties."""
     return {
         name: at_place(codecs[name], f".{name}", value) for name, value in values.items() if name in codecs
     }
 
 
 def _of_other(annotation: Any) -> Codec:
-    """Whatever else pydantic has a JSON schema for: addresses, patterns, classes with a schema."""
+    """Any other type with a JSON schema in pydantic: addresses, patterns, classes with a schema."""
     import pydantic
 
-    hidden = hasattr(annotation, "get_secret_value")  # it is written as asterisks
+    hidden = hasattr(annotation, "get_secret_value")  # it would be written as asterisks
     if hidden or (typing.get_origin(annotation) or annotation) in (type, pydantic.BaseModel):
         raise NoCodec(name_of(annotation))
     try:
@@ -624,7 +624,7 @@ def _of_other(annotation: Any) -> Codec:
             stored = json_value(adapter.dump_python(value, mode="json", warnings="error"))
             again = adapter.validate_python(stored)
             same = type(again) is type(value) and again == value
-        except Exception:  # of the user's class, which may raise anything
+        except Exception:  # the user's class may raise anything
             same = False
         if not same:
             raise Unstorable(value, f"{name_of(annotation)} that pydantic reads back as it was")

@@ -5,8 +5,8 @@ from __future__ import annotations
 
 import importlib
 import inspect
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -308,15 +308,20 @@ def app_of(
     hosts: Collection[str] | None = None,
     cors: Collection[str] = (),
     limits: GuardLimits = GuardLimits(),  # noqa: B008 - it is frozen
+    only: Mapping[str, Sequence[Route]] | None = None,
 ) -> Starlette:
     """The application of one service. ``hosts``: what ``Host`` may say, ``None`` for anything. ``cors``:
-    origins of other sites whose pages may ask."""
+    origins of other sites whose pages may ask. ``only``: routes of doors by name, in the place of all that
+    are installed."""
     public, routes = (
         list(PUBLIC),
         [route(one.path, _handler(service, one), [one.method]) for one in OPERATIONS],
     )
     doors: list[str] = []
-    for name in DOORS:
+    for name, own in (only or {}).items():
+        routes += own
+        doors.append(name)
+    for name in DOORS if only is None else ():
         if (door := _door(name)) is not None:
             routes += door.routes(service)
             public += getattr(door, "PUBLIC", ())
@@ -331,7 +336,11 @@ def app_of(
 
     @asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[None]:
-        async with service:
+        async with AsyncExitStack() as stack:
+            await stack.enter_async_context(service)
+            for one in routes:  # an endpoint may have work of its own beside its requests
+                if (running := getattr(one.endpoint, "running", None)) is not None:
+                    await stack.enter_async_context(running())
             yield
 
     return Starlette(

@@ -146,7 +146,8 @@ class LiveTurn:
             self._completed.clear()
 
     def _stop(self, stopped: Stopped) -> None:
-        for each in self._leave:
+        leave, self._leave = self._leave, []  # nothing of the turn is kept by its stream
+        for each in leave:
             each()
         with self._lock:
             self.how, self.result, self.over_at = stopped.how, stopped.result, time.monotonic()

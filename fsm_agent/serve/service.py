@@ -41,6 +41,7 @@ from fsm_agent.sessions.store.journal.read import Turns
 from fsm_agent.sessions.store.pending import Pending, PendingItems
 from fsm_agent.sessions.store.queued import first_session, found
 from fsm_agent.sessions.store.rewind import fork_turn, position_of
+from fsm_agent.sessions.store.rows import compaction_chain
 from fsm_agent.sessions.turn import new_turn_id
 
 audit = logging.getLogger("fsm_agent.audit")
@@ -54,6 +55,9 @@ LOOK = 0.1
 """Seconds between two looks at a turn that another process runs."""
 LASTING = ("always", "never")
 """Answers that hold for all sessions of the home."""
+_OWN = (
+    "INSERT INTO kept_values (extension, key, value) VALUES (?, ?, ?) ON CONFLICT (extension, key) DO NOTHING"
+)
 _FREE = "UPDATE turns SET owner = NULL WHERE id = ?"
 _QUEUE_BEGUN = (
     "INSERT INTO queued (id, session, digest, at, begun) VALUES (?, ?, ?, ?, ?) ON CONFLICT (id) DO NOTHING"
@@ -227,19 +231,27 @@ class SessionService:
         content = _read_content(content)
         if turn_id and _NAME.fullmatch(turn_id) is None:
             raise BadRequest(f"no id of a turn: {turn_id[:40]!r}")
-        session = f"s-{uuid.uuid4().hex[:12]}" if session_id is None else session_id
-        await self._claim_session(caller, session)
         if turn_id and (begun := self._session_of(turn_id)) is not None:
-            if begun != first_session(self.store, session):
+            other = session_id is not None and first_session(self.store, session_id) != begun
+            if other or self._owner(begun) != caller.id:
                 raise Busy("a turn of this id is in another session")
             return turn_id
-        if session_id is not None and not waits:
-            await self._refuse_if_busy(session)
         self._count(caller)
+        if session_id is None:
+            session = f"s-{uuid.uuid4().hex[:12]}"
+            owned = self._write_owner(caller, session)  # in one transaction with the turn, mostly
+        else:
+            session = await self._claim_session(caller, session_id)
+            owned = None
+            if not waits:
+                await self._refuse_if_busy(session)
         try:
             order = await submit(self.store, self._dispatcher, content, session, turn_id=turn_id, **options)
         except ConfigError as error:
             raise BadRequest(str(error)) from None
+        finally:
+            if owned is not None:
+                await owned
         self._unfinished.setdefault(caller.id, set()).add(order.turn)
         self._audit(caller, "start", session=order.session, turn=order.turn)
         return order.turn
@@ -475,7 +487,9 @@ class SessionService:
         caller.need("read")
         first = self._find_session(caller, session_id)
         session = self.store.newest(session_id)
-        turns = self._turns.recent(100, session.id)
+        with self.store.database.reading() as c:
+            chain = compaction_chain(c, session.id)
+        turns = [one for name in chain for one in self._turns.recent(100, name)]
         return {
             "session": first,
             "title": session.title,
@@ -610,24 +624,21 @@ class SessionService:
         rows = self.store.database.select(query, OWNERS, session)
         return json.loads(rows[0][0]) if rows else None
 
-    async def _claim_session(self, caller: Caller, session: str) -> None:
-        """Make a new session the caller's. Raises ``NotFound`` for one of another key."""
+    async def _claim_session(self, caller: Caller, session: str) -> str:
+        """Make a new session the caller's; the first one of its conversation. Raises ``NotFound`` for one of
+        another key."""
         if _NAME.fullmatch(session) is None or session.startswith("c-"):
             raise BadRequest(f"no id of a session: {session[:40]!r}")
         first = first_session(self.store, session)
         if self._owner(first) is None and not self._is_stored(first):
-            values = (OWNERS, first, json.dumps(caller.id))
-            await self.store.written(
-                lambda c: (
-                    c.execute(
-                        "INSERT INTO kept_values (extension, key, value) VALUES (?, ?, ?)"
-                        " ON CONFLICT (extension, key) DO NOTHING",
-                        values,
-                    )
-                    and None
-                )
-            )
-        self._find_session(caller, first)
+            await self._write_owner(caller, first)
+        return self._find_session(caller, first)
+
+    def _write_owner(self, caller: Caller, session: str) -> asyncio.Future[None]:
+        """Write whose session it is, unless it has an owner; the jobs of a store are done in order."""
+        values = (OWNERS, session, json.dumps(caller.id))
+        done = self.store.database.submit(lambda c: c.execute(_OWN, values) and None)
+        return asyncio.wrap_future(done)
 
     def _is_stored(self, session: str) -> bool:
         return bool(self.store.database.select("SELECT 1 FROM sessions WHERE id = ?", session))

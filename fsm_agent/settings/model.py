@@ -47,7 +47,7 @@ EFFORTS: tuple[Effort, ...] = get_args(Effort)
 CacheTtl = Literal["5m", "1h"]
 SecondMessage = Literal["queue", "steer", "interrupt"]
 
-# Each number has a least and a most: arithmetic on it cannot overflow, and each end is tried by a test.
+# Each number has a minimum and a maximum, so that arithmetic cannot overflow. A test tries both ends.
 Count = Annotated[int, Field(ge=0, le=1_000_000)]
 Positive = Annotated[int, Field(ge=1, le=1_000_000_000)]
 Tokens = Annotated[int, Field(ge=1, le=1_000_000_000_000)]
@@ -56,24 +56,24 @@ FewChars = Annotated[int, Field(ge=100, le=1_000_000_000)]
 Seed = Annotated[int, Field(ge=-(2**63), lt=2**63)]
 Seconds = Annotated[float, Field(ge=0, le=86_400)]
 Patience = Annotated[float, Field(gt=0, le=86_400)]
-"""Seconds for a library in which none mean no limit."""
+"""Seconds for a library in which ``None`` means no limit."""
 Ratio = Annotated[float, Field(gt=0, le=1)]
 Heartbeat = Annotated[float, Field(ge=0.1, le=3600)]
-"""Seconds between two signs of life. Each is a line for a person; too many slow down what is waited for."""
+"""Seconds between two signs of life. Each is a line for a person; too many slow down the awaited work."""
 LimitScope = Literal["turn", "tree", "session", "day"]
 BudgetMode = Literal["independent", "shared", "tree_cap"]
 Verdict = Literal["ask", "allow", "deny"]
 
 
 def _kinds(annotation: Any) -> set[Any]:
-    """The types in an annotation, flags aside where it has them."""
+    """The types in an annotation, without flags."""
     parts = get_args(annotation)
     found = set().union(*map(_kinds, parts)) if parts else {annotation}
     return found if bool not in found else set()
 
 
 def _no_flag_as_number(cls: type[BaseModel], value: Any, info: ValidationInfo) -> Any:
-    """``True`` is the number one for Python, and never what is meant."""
+    """Refuse ``True``: Python counts it as one, but it is never meant as a number."""
     if isinstance(value, bool) and _kinds(cls.model_fields[str(info.field_name)].annotation) & {int, float}:
         raise ValueError("a flag is no number")
     return value
@@ -88,13 +88,13 @@ class Group(BaseModel):
 
 
 def contradiction(allowed: str, **values: Any) -> PydanticCustomError:
-    """The error of a group in which each of these fields is in its range, and they do not go together."""
+    """The error of a group whose fields are each in range but contradict each other."""
     return PydanticCustomError("contradiction", "{allowed}", {"allowed": allowed, "values": values})
 
 
 class Budget(Group):
-    """``grace_call``: one toolless call when the iterations are used up. ``max_free_rounds``: default
-    max_iterations."""
+    """``grace_call``: one last call without tools when the iterations are used up. ``max_free_rounds``:
+    default max_iterations."""
 
     grace_call: bool = True
     max_free_rounds: Count | None = None
@@ -114,7 +114,7 @@ class Wave(Group):
 
 
 class ExceptionWave(Wave):
-    """Waits after an attempt that failed."""
+    """Backoff after a failed attempt."""
 
     base: Seconds = 2
     cap: Seconds = 60
@@ -137,7 +137,7 @@ class BackoffSettings(Group):
 
 
 class BySize(Group):
-    """Seconds without a chunk, by the size of the request in tokens. A number in its place is all three."""
+    """Seconds without a chunk, by the size of the request in tokens. A single number sets all three."""
 
     base: Seconds
     above_50k: Seconds
@@ -159,13 +159,13 @@ class BySize(Group):
 
 
 def for_all_sizes(value: Any) -> Any:
-    """A number as a limit for each size; anything else as it is."""
+    """Expand a number into a limit for each size; return anything else unchanged."""
     is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
     return dict.fromkeys(BySize.model_fields, value) if is_number else value
 
 
 class StreamSizes(BySize):
-    """Seconds of silence for a reply that is streamed."""
+    """Seconds of silence allowed in a streamed reply."""
 
     base: Seconds = 180
     above_50k: Seconds = 240
@@ -173,7 +173,7 @@ class StreamSizes(BySize):
 
 
 class WholeSizes(BySize):
-    """Seconds of silence for a reply that comes whole."""
+    """Seconds of silence allowed before a reply that is not streamed."""
 
     base: Seconds = 90
     above_50k: Seconds = 150
@@ -194,7 +194,7 @@ class Stale(Group):
     giveup: Positive = 5
 
     def after(self, tokens: int, *, streaming: bool, local: bool, floor: float = 0.0) -> float:
-        """Seconds of silence that a request of this size may have; ``floor`` is the model's own. A value
+        """Seconds of silence allowed for a request of this size; ``floor`` is the model's own. A value
         that differs from the default wins, because the settings stored with a turn do not say which values
         the user set."""
         if (own := self.stream.of(tokens)) != _STREAM.of(tokens):
@@ -205,7 +205,7 @@ class Stale(Group):
 
 
 class Timeout(Group):
-    """Seconds that one request may take in all, to connect, and between two pieces that are read."""
+    """Seconds that one request may take in total, to connect, and between two chunks."""
 
     total: Patience = 1800
     connect: Patience = 30
@@ -213,23 +213,24 @@ class Timeout(Group):
 
 
 class Poll(Group):
-    """``control``: how often limits are looked at; ``heartbeat``: how often a long wait says so. Seconds."""
+    """``control``: how often limits are checked; ``heartbeat``: how often a long wait reports itself.
+    Seconds."""
 
     control: Annotated[float, Field(ge=0.001, le=60)] = 0.3
     heartbeat: Heartbeat = 30
 
 
 class Cooldown(Group):
-    """Seconds that the primary model is left alone after a rate limit, and after the whole chain failed."""
+    """Seconds that the primary model rests after a rate limit, and after the whole chain failed."""
 
     rate_limit: Seconds = 60
     chain_exhausted: Seconds = 5
 
 
 class Credential(Group):
-    """Seconds that a failed key rests: after 401, after 429 or 402. ``auth_refresh_max``: refreshes a key and
-    turn. ``strategy``: which of several ready keys a turn starts with. ``plain_http``: hosts of models that a
-    key and a conversation may be sent to without TLS."""
+    """Seconds that a failed key rests: after 401, after 429 or 402. ``auth_refresh_max``: refreshes per key
+    and turn. ``strategy``: which of several ready keys a turn starts with. ``plain_http``: model hosts that
+    may receive a key and a conversation without TLS."""
 
     strategy: Literal["fill_first", "round_robin", "random", "least_used"] = "fill_first"
     cooldown_auth: Seconds = 300
@@ -261,7 +262,7 @@ class Continue(Group):
 
 
 class Empty(Group):
-    """How often a model that says nothing is nudged, given its own thoughts back, and asked again."""
+    """How often a model that says nothing is nudged, given its own reasoning back, and asked again."""
 
     nudges: Count = 1
     prefills: Count = 2
@@ -270,11 +271,11 @@ class Empty(Group):
 
 class Compression(Group):
     """``threshold`` as a share of the usable window, raised to ``small_window_floor`` below 512,000 tokens
-    and to ``tiny_window`` up to 64,000. ``min_progress``: what counts as smaller. What ``protect_first``,
-    ``tail_ratio`` and ``tail_floor`` protect goes, too, when a provider refuses the request all the same;
-    ``max_per_streak`` bounds how often. ``without_model``: when no model gives a summary, a list of what was
-    done is one; else the history stays as it is. ``engine_timeout``: seconds that each step of a context
-    engine of your own may take."""
+    and to ``tiny_window`` up to 64,000. ``min_progress``: what counts as smaller. The rows that
+    ``protect_first``, ``tail_ratio`` and ``tail_floor`` protect are removed, too, if a provider still refuses
+    the request; ``max_per_streak`` bounds how often. ``without_model``: if no model gives a summary, a list
+    of what was done replaces it; otherwise the history is unchanged. ``engine_timeout``: seconds that each
+    step of a custom context engine may take."""
 
     enabled: bool = True
     mode: Literal["in_place", "rotate"] = "in_place"
@@ -294,12 +295,12 @@ class Compression(Group):
 
 
 class Tools(Group):
-    """Running tools. ``max_calls``: of one reply; those beyond are answered without being run. Seconds
+    """Running tools. ``max_calls``: of one reply; calls beyond it get an error. Seconds
     and characters; ``max_result_chars`` bounds one result, ``turn_result_chars`` those of one reply,
-    ``batch_timeout``: what the calls of one reply may take together, those with a limit of their own apart;
-    ``preview_chars`` is what stays in the context of a result that was saved to a file.
+    ``batch_timeout``: what the calls of one reply may take together, except calls with their own limit;
+    ``preview_chars``: the part of a result saved to a file that stays in the context.
     ``failed_files_footer``: the final answer names files that a failed tool left unchanged. ``bridge_above``:
-    with more tools than this those of MCP servers are in no request; the model finds them with
+    with more tools than this, requests omit those of MCP servers; the model finds them with
     ``tool_search`` and calls them with ``tool_call``."""
 
     max_calls: Annotated[int, Field(ge=1, le=10_000)] = 128
@@ -345,7 +346,7 @@ class ApprovalSettings(Group):
     unanswered: Literal["deny", "suspend"] = "deny"
 
     def stricter(self, other: ApprovalSettings) -> Self:
-        """Return these rules with all that those of ``other`` ask about or deny."""
+        """Return these rules plus everything that ``other`` asks about or denies."""
         asked = {name for name, verdict in other.policy.items() if verdict == "ask"}
         policy = self.policy | {name: "ask" for name in asked if self.policy.get(name) != "deny"}
         policy |= {name: "deny" for name, verdict in other.policy.items() if verdict == "deny"}
@@ -354,8 +355,8 @@ class ApprovalSettings(Group):
 
 class DelegationSettings(Group):
     """Child turns. ``background``: the model may give tasks without waiting. ``budget``: see
-    ``fsm_agent.runtime.budget``. ``max_children`` of one reply; ``max_depth``: children below children.
-    ``max_handoffs``: how often a conversation goes from agent to agent until the user speaks again.
+    ``fsm_agent.runtime.budget``. ``max_children`` of one reply; ``max_depth``: levels of children.
+    ``max_handoffs``: how often agents may hand the conversation over before the user speaks again.
     ``approvals``: what a child does when it needs approval: ``deny``, or ``ask`` the person who approves for
     its parent. ``summary_max_chars``: of a child's answer as its parent sees it, which also takes no more
     than ``headroom_fraction`` of the room that the parent's window has left, shared by the children, but may
@@ -395,8 +396,8 @@ class LimitValues(TypedDict, total=False):
 
 
 class Limit(Group):
-    """US dollars, tokens (of prompts and replies together) and seconds that may be spent. Each is off unless
-    it is given."""
+    """US dollars, tokens (of prompts and replies together) and seconds that may be spent. Each is unlimited
+    unless it is given."""
 
     usd: Usd | None = None
     tokens: Tokens | None = None
@@ -404,11 +405,11 @@ class Limit(Group):
 
     @property
     def given(self) -> bool:
-        """Say whether there is any."""
+        """Return whether any limit is given."""
         return (self.usd, self.tokens, self.seconds) != (None, None, None)
 
     def smaller(self, other: Limit) -> Self:
-        """Return of each unit the smaller limit of the two."""
+        """Return the smaller of the two limits for each unit."""
         both = {
             name: [one for one in (value, getattr(other, name)) if one is not None] for name, value in self
         }
@@ -434,9 +435,9 @@ class Limits(Limit):
 
 
 class LimitSettings(Group):
-    """What may be spent on requests to models, checked before each of them: in a ``turn``; in its ``tree``,
-    that is the turn, its children and theirs; in its ``session``, children included; and by all sessions of
-    the home in a local ``day``. Seconds do not count while a person is waited for. See docs/budgets.md."""
+    """Limits on requests to models, checked before each of them: in a ``turn``; in its ``tree``,
+    which is the turn and its descendants; in its ``session``, children included; and by all sessions of
+    the home in a local ``day``. Time spent waiting for a person does not count. See docs/budgets.md."""
 
     turn: Limit = Limit()
     tree: Limit = Limit()
@@ -444,13 +445,13 @@ class LimitSettings(Group):
     day: Limit = Limit()
 
     def for_turn(self, limit: Limit) -> Self:
-        """Return these limits with the units that ``limit`` gives in those of a turn."""
+        """Return these limits, with the units given in ``limit`` replaced in those of a turn."""
         given = limit.model_dump(exclude_none=True)
         return self.model_copy(update={"turn": self.turn.model_copy(update=given)})
 
     @property
     def each(self) -> dict[LimitScope, Limit]:
-        """Return those that say anything, by their scope."""
+        """Return the nonempty limits by scope."""
         named: dict[LimitScope, Limit] = {
             "turn": self.turn,
             "tree": self.tree,
@@ -460,8 +461,8 @@ class LimitSettings(Group):
         return {scope: limit for scope, limit in named.items() if limit.given}
 
     def within(self, above: LimitSettings) -> Self:
-        """Return the limits of an agent that works for another one: its own for a turn, of the others the
-        smaller of both."""
+        """Return the limits of an agent that works for another one: its own for a turn, and for the other
+        scopes the smaller of both."""
         scopes = {
             name: getattr(self, name).smaller(getattr(above, name)) for name in ("tree", "session", "day")
         }
@@ -474,8 +475,8 @@ class LimitSettings(Group):
 
 
 class ModelPrice(Group):
-    """US dollars for a million tokens of one model. ``cache_read`` and ``cache_write``: of a prompt that is
-    read from the provider's cache, or written to it; default as ``input``."""
+    """US dollars per million tokens of one model. ``cache_read`` and ``cache_write``: of a prompt that is
+    read from the provider's cache, or written to it; by default as ``input``."""
 
     input: PerMillion
     output: PerMillion
@@ -490,17 +491,17 @@ class Cache(Group):
 
 
 class Interrupt(Group):
-    """``keep_partial``: text that was shown before an interrupt stays in the transcript. ``second_message``:
-    what becomes of a message that comes while a turn runs: it is answered after the turn (``queue``), told to
-    the model with its next tool result (``steer``), or ends the turn and is answered then (``interrupt``). If
-    nothing is said ``chat`` queues it, and in Python ``SessionBusy`` is raised."""
+    """``keep_partial``: text shown before an interrupt stays in the transcript. ``second_message``: what
+    happens to a message that arrives while a turn runs: it is answered after the turn (``queue``), given to
+    the model with its next tool result (``steer``), or ends the turn and is answered then (``interrupt``). By
+    default, ``chat`` queues it, and Python raises ``SessionBusy``."""
 
     keep_partial: bool = True
     second_message: SecondMessage | None = None
 
 
 class PrefillRow(BaseModel):
-    """A row that is sent before every conversation, as if it had been said."""
+    """A row sent before every conversation, as if it were part of it."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -509,16 +510,16 @@ class PrefillRow(BaseModel):
 
 
 class Prompt(Group):
-    """``enforce_tool_use``: tell the model to act instead of announcing: ``auto`` for families that need it,
-    true, false, or parts of model names. ``machine``: name the directory, the system, Python and the date;
-    ``context_files``: read AGENTS.md and its like; both by default where the agent has built-in tools.
-    ``context_file_chars``: characters that one may take, default 6 % of the window, 20,000 to 500,000.
-    ``platform``: how answers are shown; ``platform_hint``: your words on it, added or, with
-    ``replace_platform_hint``, instead. ``session_line``, ``model_line``: name the session, and the model that
-    is asked with its provider. ``ephemeral``: your words behind the prompt, in no transcript and no cache.
-    ``prefill``: rows (``role`` user or assistant, ``content``) that are sent before each conversation and
-    never stored. ``budget_hint``, ``context_hint``: the share of the iterations, and of the room for the
-    conversation, from which requests say how much is left."""
+    """``enforce_tool_use``: prompt the model to act instead of announcing: ``auto`` for families that need
+    it, true, false, or parts of model names. ``machine``: name the directory, the system, Python and the
+    date; ``context_files``: read AGENTS.md and similar files. Both default to true if the agent has built-in
+    tools. ``context_file_chars``: characters of one file, default 6 % of the window, 20,000 to 500,000.
+    ``platform``: how answers are shown; ``platform_hint``: your own hint, added or, with
+    ``replace_platform_hint``, instead. ``session_line``, ``model_line``: name the session, and the model and
+    its provider. ``ephemeral``: a text after the prompt that is never stored or cached. ``prefill``: rows
+    (``role`` user or assistant, ``content``) sent before each conversation and never stored. ``budget_hint``,
+    ``context_hint``: the used share of the iterations, and of the room for the conversation, from which
+    requests state how much is left."""
 
     enforce_tool_use: Literal["auto"] | bool | tuple[str, ...] = "auto"
     machine: bool | None = None
@@ -538,9 +539,9 @@ class Prompt(Group):
 class Memory(Group):
     """``memory_chars`` and ``user_chars``: limits of MEMORY.md and USER.md in characters. ``review_every``:
     turns of a session after which a ``memory:review`` event says that the notes are due for a review, 0 for
-    never. ``review``: with ``child`` a child turn of at most ``review_iterations`` does it in the background,
-    with the tools for notes and skills alone. Seconds for an external memory provider: ``prefetch_timeout``
-    before a turn, ``drain_timeout`` for what it still has to store."""
+    never. ``review``: with ``child``, a child turn of at most ``review_iterations`` does it in the
+    background, with only the tools for notes and skills. Seconds for an external memory provider:
+    ``prefetch_timeout`` before a turn, ``drain_timeout`` for storing the rest at the end."""
 
     memory_chars: Annotated[int, Field(ge=100, le=100_000)] = 2_200
     user_chars: Annotated[int, Field(ge=100, le=100_000)] = 1_375
@@ -553,8 +554,8 @@ class Memory(Group):
 
 class Mcp(Group):
     """MCP servers. Seconds: ``start_timeout`` that a turn waits for servers that are starting,
-    ``connect_timeout`` after which a start has failed, ``call_timeout`` for a call of a tool that has no
-    limit of its own. ``max_message_bytes``: what a server may say at once."""
+    ``connect_timeout`` after which a start has failed, ``call_timeout`` for a call of a tool without
+    its own limit. ``max_message_bytes``: maximum size of one message from a server."""
 
     start_timeout: Seconds = 10
     connect_timeout: Seconds = 60
@@ -563,16 +564,16 @@ class Mcp(Group):
 
 
 DATABASE_VARIABLE = f"{ENV_PREFIX}STORE__DATABASE_URL"
-"""The variable of the environment that may hold a password."""
+"""The environment variable that may hold a password."""
 
 
 class Storage(Group):
     """``durability``: ``full`` survives a power cut at any moment; ``normal`` may lose the last moves then,
     never to a crash of the process alone. ``index``: index messages for search in the background after each
     turn, instead of at the next search. ``trajectories``: append each ended turn, secrets
-    masked, to ``trajectories.jsonl`` in the home. ``database_url``: keep sessions in this database of
-    PostgreSQL (``postgresql://user:password@host/name``) instead of a file in the home; it is stored and
-    shown nowhere."""
+    masked, to ``trajectories.jsonl`` in the home. ``database_url``: keep sessions in this PostgreSQL database
+    (``postgresql://user:password@host/name``) instead of a file in the home; the address
+    is never stored or shown."""
 
     durability: Literal["full", "normal"] = "full"
     index: bool = True
@@ -591,19 +592,19 @@ class Storage(Group):
 
     @field_serializer("database_url")
     def _nowhere(self, value: SecretStr | None) -> None:
-        """Turns keep the settings that they were begun with; this one is the home's."""
+        """Turns keep the settings they began with, but this one belongs to the home."""
 
     @property
     def database(self) -> str | None:
-        """The address as it is used."""
+        """Return the database's address."""
         return self.database_url.get_secret_value() if self.database_url is not None else None
 
 
 class DispatchSettings(Group):
-    """Turns that workers run (``fsm-agent worker``). ``temporal``: HOST:PORT of a Temporal server that hands
-    them out; without one, workers look for them in the store. ``namespace``: of that server. ``slots``:
-    turns that a worker runs at once. ``heartbeat``: seconds without a sign of life of a worker, after which
-    Temporal gives its turns to another one."""
+    """Turns that workers run (``fsm-agent worker``). ``temporal``: HOST:PORT of a Temporal server that
+    assigns them; without one, workers poll the store. ``namespace``: of that server. ``slots``: turns that a
+    worker runs at once. ``heartbeat``: seconds without a sign of life from a worker, after which Temporal
+    reassigns its turns."""
 
     temporal: Annotated[str, Field(pattern=r"^\S+:\d{1,5}$")] | None = None
     namespace: Annotated[str, Field(min_length=1)] = "default"
@@ -612,16 +613,17 @@ class DispatchSettings(Group):
 
 
 class LearnedSettings(Group):
-    """What refusals teach of a model: its window, its longest reply, that it takes no images, does not stream
-    and so on. ``days``: how long that is believed, in all sessions of the home; 0 for the turn alone."""
+    """Facts about a model learned from refusals: its window, its longest reply, missing support for images or
+    streaming, and so on. ``days``: how long they hold in all sessions of the home; 0 for the turn only."""
 
     days: Annotated[float, Field(ge=0, le=365)] = 7
 
 
 class Web(Group):
-    """The web for tools. ``allow_private_hosts``: names or addresses of your own network that may be fetched,
-    besides every public one; ``*.example.org`` for all below. ``only_hosts``: when given, no other host is
-    fetched. ``timeout`` in seconds for a whole page with its redirects, ``max_bytes`` of it at most."""
+    """Web access of tools. ``allow_private_hosts``: names or addresses in your own network that may be
+    fetched, besides public ones; ``*.example.org`` for all subdomains. ``only_hosts``: if given, no other
+    host is fetched. ``timeout`` in seconds for a whole page including redirects, ``max_bytes`` its maximum
+    size."""
 
     allow_private_hosts: tuple[str, ...] = ()
     only_hosts: tuple[str, ...] = ()
@@ -631,8 +633,8 @@ class Web(Group):
 
 class CheckpointSettings(Group):
     """Copies of the working directory's files, made before the first tool of a turn that may change them and
-    put back by ``fsm-agent undo``; not in a home directory, and not without git. ``keep``: how many of each
-    directory. None is made of more than ``max_files`` files or ``max_bytes``; a file above
+    restored by ``fsm-agent undo``; not in a home directory, and not without git. ``keep``: how many per
+    directory. None is made above ``max_files`` files or ``max_bytes``; a file above
     ``max_file_bytes`` is left out. ``timeout``: seconds that making one may take."""
 
     enabled: bool = True
@@ -645,11 +647,12 @@ class CheckpointSettings(Group):
 
 class SandboxSettings(Group):
     """Where the terminal, background jobs and ``execute_code`` run: on this machine with your rights
-    (``local``), or in a sandbox made by ``bubblewrap`` (Linux), ``docker`` or ``podman`` (of ``image``, which
-    must be there). ``policy``: ``ask`` before a command as ever, or ``free``: a command inside needs no yes,
-    unless ``network`` is on or there are ``writable`` folders besides the working directory; one outside
-    always needs one. ``readable``: other files and folders it may read. Paths are absolute, of the home
-    (``~``), or in the working directory. ``environment``: variables it sees, besides the usual ones."""
+    (``local``), or in a sandbox made by ``bubblewrap`` (Linux), ``docker`` or ``podman`` (from ``image``,
+    which must exist). ``policy``: ``ask`` before a command as usual, or ``free``: a command inside needs no
+    approval, unless ``network`` is on or there are ``writable`` folders besides the working directory; a
+    command outside always needs it. ``readable``: other files and folders it may read. Paths are absolute, of
+    the home (``~``), or in the working directory. ``environment``: variables it sees, besides the usual
+    ones."""
 
     backend: Literal["local", "bubblewrap", "docker", "podman"] = "local"
     policy: Literal["ask", "free"] = "ask"
@@ -661,16 +664,16 @@ class SandboxSettings(Group):
 
     @property
     def free(self) -> bool:
-        """Say whether a command inside needs no yes."""
+        """Return whether a command inside needs no approval."""
         closed = not (self.network or self.writable)
         return self.policy == "free" and self.backend != "local" and closed
 
 
 class PartSettings(Group):
-    """Images, audio and files in messages. ``max_bytes``: of one of them; more is refused. ``image_bytes``
-    and ``image_side``: bytes, and pixels of the longer side, above which an image is made smaller.
-    ``pdf_chars``: of a PDF's text, where a model takes no files. ``assume``: what every model is believed
-    to read besides text, whatever is known of it (``image``, ``audio``, ``file``)."""
+    """Images, audio and files in messages. ``max_bytes``: of one of them; a larger one is refused.
+    ``image_bytes`` and ``image_side``: bytes, and pixels of the longer side, above which an image is scaled
+    down. ``pdf_chars``: of a PDF's text, if a model takes no files. ``assume``: inputs besides text that
+    every model is assumed to read, whatever the catalog says (``image``, ``audio``, ``file``)."""
 
     max_bytes: Annotated[int, Field(ge=1_000, le=500_000_000)] = 24_000_000
     image_bytes: Annotated[int, Field(ge=10_000, le=500_000_000)] = 3_700_000
@@ -698,24 +701,24 @@ OUR_HEADERS = frozenset(
         *("x-amz-date", "x-amz-security-token", "x-amz-content-sha256"),
     )
 )
-"""Headers of a request that the engine, or what signs it, writes."""
+"""Headers of a request that the engine or the signer writes."""
 _HEADER = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]{1,100}")
 HostedName = Literal["web_search", "code_execution"]
 HOSTED_NAMES: tuple[HostedName, ...] = get_args(HostedName)
 
 
 def name_taken(given: object, allowed: str) -> PydanticCustomError:
-    """The error of a name that is not to be used here; nothing else that was given is shown."""
+    """The error of a reserved name. It shows nothing else of the input."""
     return PydanticCustomError("taken", "{allowed}", {"allowed": allowed, "given": given})
 
 
 class RequestSettings(Group):
-    """What is asked of a model with each request. ``tool_choice``: ``auto``, ``none``, ``required`` or a
-    tool's name; what it forces, it forces until a tool has run in the turn. ``stop``: texts at which a reply
-    ends. ``hosted_tools``: those that the provider runs itself, ``web_search`` and ``code_execution``, as a
-    list, or with what the provider documents of each. ``extra_body``: further fields of the body, and
-    ``extra_headers``: further headers, whose values are shown and stored nowhere; both for the model in use
-    and no fallback."""
+    """Options of each request to a model. ``tool_choice``: ``auto``, ``none``, ``required`` or a
+    tool's name; a forced call applies until a tool has run in the turn. ``stop``: texts at which a reply
+    ends. ``hosted_tools``: tools that the provider runs itself, ``web_search`` and ``code_execution``, as a
+    list, or with the provider's options for each. ``extra_body``: further fields of the body, and
+    ``extra_headers``: further headers, whose values are never shown or stored; both for the model in use
+    and not for fallbacks."""
 
     tool_choice: Annotated[str, Field(min_length=1, max_length=64)] | None = None
     parallel_tool_calls: bool | None = None
@@ -762,13 +765,13 @@ class RequestSettings(Group):
 
     @property
     def asked(self) -> tuple[str, ...]:
-        """Names of what is asked for, ``hosted_tools`` and what is extra apart."""
+        """Names of the given options, without ``hosted_tools`` and the extra ones."""
         names = ("tool_choice", "parallel_tool_calls", "top_p", "seed", "stop")
         return tuple(name for name in names if getattr(self, name) not in (None, ()))
 
     @property
     def headers(self) -> dict[str, str]:
-        """The extra headers as they are sent."""
+        """Return the extra headers."""
         return {name: value.get_secret_value() for name, value in self.extra_headers.items()}
 
     def without_hosted(self) -> RequestSettings:
@@ -776,15 +779,15 @@ class RequestSettings(Group):
         return self.model_copy(update={"hosted_tools": {}}) if self.hosted_tools else self
 
     def for_another(self) -> RequestSettings:
-        """Return the same for another model: what one provider documents means nothing to the next, and its
-        secrets do not go there."""
+        """Return the same for another model, without provider-specific fields and secrets, which must not
+        reach it."""
         return self.model_copy(update={"extra_body": {}, "extra_headers": {}})
 
 
 class TelemetrySettings(Group):
-    """``enabled``: spans and figures of turns go to OpenTelemetry; ``None``: on the command line where
-    ``OTEL_EXPORTER_OTLP_ENDPOINT`` names a collector. ``contents``: what people, models and tools said is
-    sent too, without secrets. ``propagate``: providers of models get a ``traceparent`` header."""
+    """``enabled``: spans and metrics of turns go to OpenTelemetry; ``None``: on the command line if
+    ``OTEL_EXPORTER_OTLP_ENDPOINT`` names a collector. ``contents``: messages of people, models and tools are
+    sent too, without secrets. ``propagate``: model providers get a ``traceparent`` header."""
 
     enabled: bool | None = None
     contents: bool = False
@@ -792,16 +795,16 @@ class TelemetrySettings(Group):
 
 
 class Settings(BaseSettings):
-    """All settings: what is given here, over the environment, over the defaults; ``of`` knows the config
-    file, too. ``reasoning_effort``: how much a model that can think should think before it speaks, as near to
-    this as the model can be asked; ``None`` leaves it to the model. ``max_turns_at_once``: of all agents in
-    the process; a turn beyond that waits for a place, first come, first served, children
-    apart; ``None`` for any number. ``output_retries``: how often one model reads what is wrong with
-    an answer. ``output_mode``: how a model is asked for an answer of a type: held to it by its provider,
-    by a call of a tool, by words, or what it does best. ``properties``: what is done when a turn
-    breaks a property of its table (``fsm-agent verify`` proves them): nothing, a line in the log, or the turn
-    ends. ``prices``: of models by ``<provider>:<model>``, before the list prices. ``extensions``: installed
-    extensions that agents have, by name, each with its own settings (``fsm_agent.extension``).
+    """All settings: arguments override the environment, which overrides the defaults; ``of`` also reads the
+    config file. ``reasoning_effort``: how much a reasoning model should think before it answers, as close to
+    this as it supports; ``None`` leaves it to the model. ``max_turns_at_once``: of all agents in the process;
+    further turns wait, first come, first served (child turns do not); ``None`` for any number.
+    ``output_retries``: how often one model may correct its answer. ``output_mode``: how a model is asked for
+    a typed answer: enforced by its provider, with a tool call, with a prompt, or the way it does best.
+    ``properties``: what happens if a turn breaks a property of its table (``fsm-agent verify`` proves them):
+    nothing, a line in the log, or the end of the turn. ``prices``: of models by ``<provider>:<model>``,
+    before the list prices. ``extensions``: installed extensions that agents have, by name, each with its own
+    settings (``fsm_agent.extension``).
 
     Names of settings in groups may also be joined by dots: ``Settings.of({"limits.turn.usd": 1})``. Raises
     ``ConfigError`` (one line: what, given, allowed) for an unknown name or a value out of range.
@@ -870,7 +873,7 @@ class Settings(BaseSettings):
         try:
             if _in_environment():
                 super().__init__(**given)
-            else:  # nothing but the arguments: making the other sources costs five times what checking does
+            else:  # only the arguments: building the other sources costs five times as much as checking
                 BaseModel.__init__(self, **given)
         except (ValidationError, SettingsError) as error:
             raise _explain(error) from None
@@ -880,7 +883,7 @@ class Settings(BaseSettings):
         cls, value: Settings | Mapping[str, Any] | None = None, file: Mapping[str, Any] | None = None
     ) -> Settings:
         """Settings from a mapping: over the environment, over ``file`` (``[settings]`` of the config file),
-        over the defaults. An instance is taken as it is."""
+        over the defaults. An instance is used unchanged."""
         if isinstance(value, Settings):
             return value
         if value is not None and not isinstance(value, Mapping):
@@ -901,7 +904,7 @@ class Settings(BaseSettings):
         return (init_settings, env_settings) if _in_environment() else (init_settings,)
 
     def attempts_per_turn(self) -> int:
-        """R5: four attempts an iteration on average, and never fewer than 24; no more than its tree may
+        """R5: four attempts an iteration on average, and never fewer than 24; at most as many as its tree may
         have."""
         own = self.max_attempts_per_turn or max(24, 4 * self.max_iterations)
         return min(own, self.delegation.max_attempts_per_tree or own)
@@ -913,12 +916,12 @@ class Settings(BaseSettings):
         return own or int(self.attempts_per_turn() * self.delegation.tree_cap_factor)
 
     def sends_per_block(self, chain: int) -> int:
-        """So large that a fallback chain of ``chain`` entries is never cut short."""
+        """Return enough for a fallback chain of ``chain`` entries."""
         return self.max_attempts_per_call_block or max(12, self.api_max_retries * (1 + chain) + 3)
 
 
 def from_environment() -> dict[str, Any]:
-    """What the environment says of settings, nested. Raises ``ConfigError`` for a list or table that is no
+    """The settings in the environment, nested. Raises ``ConfigError`` for a list or table that is not
     JSON."""
     try:
         return EnvSettingsSource(Settings)() if _in_environment() else {}
@@ -927,8 +930,8 @@ def from_environment() -> dict[str, Any]:
 
 
 def unknown_variables() -> list[str]:
-    """Variables that look like settings but are unknown. A typing error would otherwise have no effect and
-    remain unnoticed."""
+    """Variables that look like settings but are unknown. A typo would otherwise have no effect and
+    go unnoticed."""
     others, groups = {"FSM_AGENT_HOME", "FSM_AGENT_MODEL"}, Settings.model_fields
     ours = (name for name in os.environ if name.startswith(ENV_PREFIX) and name not in others)
     return sorted(
@@ -937,15 +940,15 @@ def unknown_variables() -> list[str]:
 
 
 def _in_environment() -> bool:
-    """Is any setting in the environment? Looking there for each setting costs ten times what is left to do
-    without them."""
+    """Is any setting in the environment? Looking up each setting there would cost ten times as much as
+    everything else."""
     names = (name.lower() for name in os.environ)
     ours = (name.removeprefix(_PREFIX).partition("__")[0] for name in names if name.startswith(_PREFIX))
     return any(name in Settings.model_fields for name in ours)
 
 
 def merge(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
-    """Both, group by group; ``above`` wins."""
+    """Merge both, group by group; ``above`` wins."""
     result = dict(below)
     for name, value in above.items():
         under = result.get(name)
@@ -956,7 +959,7 @@ def merge(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def dot_names(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Groups in groups as one mapping of ``nested.name``."""
+    """Flatten nested groups into one mapping of ``nested.name``."""
     found: dict[str, Any] = {}
     for name, value in values.items():
         inner = isinstance(value, dict)
@@ -965,7 +968,7 @@ def dot_names(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 
 
 def _expand_dots(layer: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Names with dots (``limits.turn.usd``) become groups in groups, and a number for all sizes becomes one
+    """Expand dotted names (``limits.turn.usd``) into nested groups, and a number for all sizes into one
     for each, so that a layer above can replace a single one of them."""
     if any("." in str(name) for name in layer):
         layer = reduce(merge, (_nest(str(name), value) for name, value in layer.items()))
@@ -982,6 +985,6 @@ def _nest(name: str, value: Any) -> dict[str, Any]:
 
 
 def _explain(error: ValidationError | SettingsError) -> ConfigError:
-    from fsm_agent.settings.errors import explain  # it is made from the classes above
+    from fsm_agent.settings.errors import explain  # it imports the classes above
 
     return explain(error)

@@ -222,20 +222,20 @@ async def test_a_second_prompt_waits_for_the_first(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-async def test_a_session_is_loaded_after_kill_9_and_its_turn_gone_on_with(tmp_path: Path) -> None:
+async def test_a_session_loads_after_kill_9_and_its_turn_continues(tmp_path: Path) -> None:
     before, after = Editor(["once"]), Editor()
     first = tools(call("terminal", {"command": "echo hi"}), text="First this.")
     with ScriptedServer([first, silence("Half"), text("The rest.")]) as server:
         async with process(before, server, tmp_path / "home") as (agent, started):
             session = (await agent.new_session(cwd=str(tmp_path), mcp_servers=[])).session_id
-            asking = asyncio.ensure_future(agent.prompt(session_id=session, prompt=[text_block("go on")]))
+            asking = asyncio.ensure_future(agent.prompt(session_id=session, prompt=[text_block("continue")]))
             await until_so(lambda: "Half" in before.text)
             os.kill(started.pid, signal.SIGKILL)
             with pytest.raises(ConnectionError):
                 await asking
         async with here(after, options(server, tmp_path / "home")) as agent:
             await agent.load_session(cwd=str(tmp_path), session_id=session, mcp_servers=[])
-            assert [one.content.text for one in after.of("user_message_chunk")] == ["go on"]
+            assert [one.content.text for one in after.of("user_message_chunk")] == ["continue"]
             assert after.text == "First this."
             assert [(one.kind, one.status) for one in after.of("tool_call")] == [("execute", "completed")]
             assert "/resume continues it" in after.thoughts

@@ -100,7 +100,7 @@ def test_a_transcript_is_replayed_in_its_order(tmp_path: Path) -> None:
 
 
 class Quiet:
-    """A client that keeps what it is told and answers what it is asked."""
+    """A client that records updates and answers requests."""
 
     def __init__(self, answer: str = "") -> None:
         self.told: list[str] = []
@@ -115,7 +115,7 @@ class Quiet:
 
 
 @pytest.mark.parametrize("streaming", [True, False])
-async def test_an_answer_is_told_once_however_it_came(tmp_path: Path, streaming: bool) -> None:
+async def test_each_answer_is_sent_once(tmp_path: Path, streaming: bool) -> None:
     client: Any = Quiet()
     view = EditorView(client, tmp_path)
     model = ScriptedModel([text("The answer.")])

@@ -1,5 +1,5 @@
-"""The arguments of an agent: bad input gets one clear line (what, given, allowed) and loses nothing; and
-what it may do, and a provider learns of the machine, when nobody gave it more."""
+"""The arguments of an agent: bad input gets one clear line (what, given, allowed) and loses nothing. The
+permissions of an agent, and what a provider learns of the machine, by default."""
 
 from __future__ import annotations
 
@@ -131,7 +131,7 @@ BAD: dict[str, dict[str, Any]] = {
     "a setting out of range": {"model": "offline:demo", "settings": {"api_max_retries": 0}},
     "settings of a wrong type": {"model": "offline:demo", "settings": 3},
     "a tool without a schema": {"model": "offline:demo", "tools": [no_schema]},
-    "a tool that is none": {"model": "offline:demo", "tools": [3]},
+    "not a tool": {"model": "offline:demo", "tools": [3]},
     "an unknown toolset": {"model": "offline:demo", "toolsets": ["cores"]},
     "toolsets as a string": {"model": "offline:demo", "toolsets": "core"},
     "a fallback without a model": {"model": "offline:demo", "fallbacks": [{"base_url": "x"}]},
@@ -175,7 +175,7 @@ def test_a_message_that_cannot_be_sent_starts_no_turn(message: Any) -> None:
 @pytest.mark.parametrize(
     "history", [[{"role": "robot", "content": "x"}], ["x"], [{"role": "user", "content": 3}]]
 )
-def test_a_history_that_is_none(history: Any) -> None:
+def test_an_invalid_history_is_refused(history: Any) -> None:
     with pytest.raises(ConfigError):
         scripted().run_conversation("go", conversation_history=history)
 
@@ -299,7 +299,7 @@ def test_an_argument_of_another_library_is_answered_with_ours(name: str, allowed
     assert str(caught.value).startswith(f"unknown argument of Agent; given: {name}; allowed: {allowed}")
 
 
-def test_a_fork_at_what_is_no_number_is_one_line() -> None:
+def test_a_fork_at_an_invalid_number_fails_with_one_line() -> None:
     with scripted() as agent:
         turn = agent.run_conversation("go").turn_id
         for given in ("3", 1.5, True):

@@ -42,7 +42,7 @@ def auxiliaries(server: ScriptedServer, number: int) -> list[dict[str, Any]]:
 
 @pytest.mark.parametrize(("cap", "sent"), [(1, 1), (2, 2), (5, 5), (60, 8)])
 def test_summarizers_that_fail_are_paid_for_one_by_one(on: OnServer, cap: int, sent: int) -> None:
-    """Five auxiliary models and the main one are asked for a summary; without one the turn goes on."""
+    """Five auxiliary models and the main one are asked for a summary; the turn continues without one."""
     with ScriptedServer([*[status(500)] * 6, repeat(text("ok"))]) as server:
         options = {"auxiliary": auxiliaries(server, 5), "tools": [tool(lambda: "x", name="look")]}
         one = on(server, settings={"max_attempts_per_turn": cap}, **options)
@@ -54,7 +54,7 @@ def test_summarizers_that_fail_are_paid_for_one_by_one(on: OnServer, cap: int, s
     assert result.turn_exit_reason == ("text_response" if cap > 6 else "attempt_cap_reached")
 
 
-def test_when_nobody_may_do_without_a_model_the_history_stays_as_it_is(on: OnServer) -> None:
+def test_without_modelless_compaction_a_failed_summary_keeps_the_history(on: OnServer) -> None:
     settings = {"compression": {"without_model": False}}
     with ScriptedServer([status(500), text("ok")]) as server:
         turn = on(server, settings=settings).start("go", conversation_history=LONG)
@@ -91,7 +91,7 @@ def test_a_request_that_was_out_when_the_process_ended_is_paid_for(
     assert turn.result.turn_exit_reason == "attempt_cap_reached"
 
 
-def test_so_many_lost_requests_end_the_turn(on: OnServer) -> None:
+def test_too_many_lost_requests_end_the_turn(on: OnServer) -> None:
     with ScriptedServer(repeat(silence("headers"))) as server:
         turn = on(server, settings={"max_lost_requests": 2}).start("go")
         while turn.result is None:
@@ -100,8 +100,8 @@ def test_so_many_lost_requests_end_the_turn(on: OnServer) -> None:
     assert turn.result.turn_exit_reason == "api_retries_exhausted"
 
 
-def test_a_turn_that_stood_before_its_request_goes_on_with_the_next(on: OnServer) -> None:
-    """Nobody can say whether the request left; so it counts, and the answer comes all the same."""
+def test_a_turn_stopped_before_its_request_continues_with_the_next(on: OnServer) -> None:
+    """Whether the request left is unknown. So it counts, and the answer still arrives."""
     with ScriptedServer([text("ok")]) as server:
         turn = on(server).start("go")
         while asyncio.run(turn.step()).dest != "CallLLM":  # type: ignore[union-attr]
@@ -144,7 +144,7 @@ def delegated(goal: str) -> Any:
 @pytest.mark.parametrize("mode", ["independent", "shared", "tree_cap"])
 @pytest.mark.parametrize("most", [1, pytest.param(4, marks=pytest.mark.slow), 9])
 def test_a_tree_of_turns_sends_no_more_than_its_cap(on: OnServer, mode: str, most: int) -> None:
-    """Children that go on for ever, with children of their own."""
+    """Children that never stop, with children that do the same."""
 
     def answer(request: Received) -> Any:
         asked = str(request.body["messages"][1]["content"])

@@ -30,7 +30,7 @@ def requests(one: Agent) -> list[dict[str, Any]]:
     return list(port.requests)
 
 
-def test_the_other_agent_goes_on_with_the_conversation(tmp_path: Path) -> None:
+def test_the_other_agent_continues_the_conversation(tmp_path: Path) -> None:
     look = tool(effect="pure", name="look")(lambda: "12 francs")
     billing = agent(
         "billing", tools(call("look")), text("You paid 12 francs."), tools=[look], home=tmp_path / "elsewhere"
@@ -71,11 +71,11 @@ def test_all_calls_of_the_round_have_results_and_the_first_transfer_counts() -> 
     result = agent("first", reply, tools=[act], handoffs=[one, other]).run_conversation("go")
     assert (result.final_response, done) == ("I am one", ["act"])
     told = [row["content"] for row in result.messages if row["role"] == "tool"]
-    assert told == ["one goes on with the conversation.", "not handed over: an earlier call of the same reply hands the"
-                    " conversation to one", "acted"]  # fmt: skip
+    assert told == ["one continues the conversation.", "not handed over: an earlier call of the same reply"
+                    " hands the conversation to one", "acted"]  # fmt: skip
 
 
-def test_a_message_goes_to_who_it_is_given_to_or_to_who_has_the_conversation() -> None:
+def test_a_message_goes_to_its_addressee_or_to_the_current_agent() -> None:
     def crew(first: list[Any], second: list[Any]) -> tuple[Agent, Agent]:
         billing = agent("billing", *second)
         return agent("triage", *first, handoffs=[billing], session_id="s-1"), billing
@@ -92,7 +92,7 @@ def test_a_message_goes_to_who_it_is_given_to_or_to_who_has_the_conversation() -
     assert again.speaker() is again
 
 
-def test_an_agent_that_is_gone_is_said_and_the_first_one_goes_on() -> None:
+def test_a_missing_agent_is_reported_and_the_first_one_continues() -> None:
     heard: list[str] = []
     billing = agent("billing", text("hello"))
     agent("triage", transfer("billing"), handoffs=[billing], session_id="s-1").chat("go")
@@ -124,7 +124,7 @@ def test_two_agents_can_hand_over_to_each_other_so_many_times() -> None:
     assert "at most 3 are allowed (delegation.max_handoffs)" in line
     first = [transfer("pong"), text("one"), text("two")]
     ping = back_and_forth(first, [transfer("ping"), transfer("ping")])
-    assert ping.chat("go") == "one", "a message of the user begins the count anew"
+    assert ping.chat("go") == "one", "a message of the user restarts the count"
     assert ping.run_conversation("again").handoffs == []
 
 
@@ -144,7 +144,7 @@ def test_what_a_filter_leaves_out_is_put_aside() -> None:
 
 def test_a_filter_that_fails_is_one_line_and_nothing_is_lost() -> None:
     def crew(keep: Any, *replies: Any) -> Agent:
-        billing = agent("billing", text("at last"))
+        billing = agent("billing", text("done"))
         handoff = Handoff(billing, input_filter=keep)
         return agent("triage", *replies, handoffs=[handoff], session_id="s-1")
 
@@ -153,10 +153,10 @@ def test_a_filter_that_fails_is_one_line_and_nothing_is_lost() -> None:
         crew(lambda rows: rows[0]["x"], transfer("billing")).chat("go")
     with pytest.raises(ConfigError, match="gave no rows"):
         crew(lambda rows: "all").resume("s-1")
-    assert crew(lambda rows: rows).resume("s-1").run().final_response == "at last"
+    assert crew(lambda rows: rows).resume("s-1").run().final_response == "done"
 
 
-def test_stepping_ends_at_the_handover_and_resume_goes_on() -> None:
+def test_stepping_ends_at_the_handover_and_resume_continues() -> None:
     billing = agent("billing", text("hello"))
     triage = agent("triage", transfer("billing"), handoffs=[billing])
 
@@ -175,7 +175,7 @@ def test_stepping_ends_at_the_handover_and_resume_goes_on() -> None:
         triage.resume(result.session_id)
 
 
-def test_the_next_turn_is_begun_once_whoever_asks() -> None:
+def test_only_one_resume_begins_the_next_turn() -> None:
     billing = agent("billing", text("hello"), text("twice"))
     triage = agent("triage", transfer("billing"), handoffs=[billing])
     session = triage.start("go").run().session_id
@@ -186,7 +186,7 @@ def test_the_next_turn_is_begun_once_whoever_asks() -> None:
     assert len(triage.journal.recent(session=session)) == 2
 
 
-def test_an_interrupt_reaches_who_has_the_conversation() -> None:
+def test_an_interrupt_reaches_the_current_agent() -> None:
     @tool(effect="pure")
     def stop() -> str:
         triage.interrupt("enough")

@@ -41,8 +41,8 @@ def look() -> str:
 
 @dataclass
 class Counting:
-    """A provider that counts for itself: the prompt by its length, times ``factor``, and replies of so many tokens
-    as ``plan`` says, as far as the cap of the request allows, unless it is ``deaf`` to that. All but the last
+    """A provider that counts tokens itself: the prompt by its length, times ``factor``, and replies as
+    ``plan`` says, as far as the cap of the request allows, unless it is ``deaf`` to that. All but the last
     reply of the plan call a tool. ``failing``: how each reply goes wrong, by its place."""
 
     plan: Sequence[int]
@@ -366,7 +366,7 @@ def test_what_was_spent_is_what_the_server_counted(tmp_path: Path) -> None:
     assert 0.04 < usd <= 0.05
 
 
-# Requests that nobody reported
+# Requests that were not reported
 
 
 def test_a_provider_that_reports_nothing_counts_by_the_estimate(tmp_path: Path) -> None:
@@ -515,7 +515,7 @@ def test_a_compaction_that_a_person_asks_for_is_checked_and_counted(tmp_path: Pa
     assert len(provider.caps) == 2, "no model is asked"
 
 
-# Going on
+# Continuing a turn
 
 
 async def halfway(home: Path, limits: dict[str, Any]) -> None:
@@ -527,7 +527,7 @@ def resumed(home: Path, provider: Counting, **limits: Any) -> TurnResult:
     return agent(provider, home, {"turn": limits}, session_id="s").resume("s").run()
 
 
-def test_a_turn_goes_on_under_the_limits_that_its_agent_has_now(tmp_path: Path) -> None:
+def test_a_turn_continues_under_the_current_limits_of_its_agent(tmp_path: Path) -> None:
     asyncio.run(halfway(tmp_path, {"turn": {"tokens": 2_000}}))
     assert resumed(tmp_path, Counting([1_000] * 3), tokens=50_000).turn_exit_reason == "text_response"
 
@@ -608,7 +608,7 @@ def test_what_a_killed_process_spent_counts_when_the_turn_goes_on(place: int, tm
     before, provider = int(died.stdout), Counting([2_000] * 20)
     result = resumed(tmp_path, provider, tokens=20_000)
     assert result.turn_exit_reason == "token_limit"
-    unseen = 2_000  # the reply that nobody saw
+    unseen = 2_000  # the reply that never arrived
     assert before - unseen + provider.tokens <= 20_000 + provider.beyond + 600
     assert result.limit is not None
     assert result.limit["spent"] > provider.tokens + 2_000 * place

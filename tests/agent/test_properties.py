@@ -107,7 +107,7 @@ class Case:
     """One turn. ``fallbacks``: the windows of the chain behind the primary; ``repeated``: the chain names its
     last entry twice; ``history``: pairs of rows before the turn; ``keys``: 0 to 2, or a source that can be
     ``refreshed`` or is ``refused``; ``budget``: iterations shared with other turns; ``answers``: what a
-    person says when asked, ``None`` for nobody there."""
+    person says when asked, ``None`` if no person is there."""
 
     script: list[str]
     settings: Mapping[str, Any] = field(default_factory=dict)
@@ -422,7 +422,7 @@ async def play(case: Case, home: Path) -> None:
 
 
 async def next_turn(world: World) -> None:
-    """The session goes on: a plain turn completes unless a limit forbids it, and every request of it is
+    """The session continues: a plain turn completes unless a limit forbids it, and every request of it is
     valid."""
     world.left, world.after, starved = [], "all is well", world.case.budget is not None
     world.case = Case(script=[])

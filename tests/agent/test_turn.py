@@ -1,4 +1,4 @@
-"""Stepping through a turn: the interface that a debugger and a curious person use; what stands between them
+"""Stepping through a turn: the interface for a debugger and for a curious reader, the layers between it
 and the model, and what a round costs.
 
 ``python tests/agent/test_turn.py`` prints the frames.
@@ -268,7 +268,7 @@ async def way_of(home: Path, run: Callable[[Turn], Awaitable[object]]) -> list[s
     return model.way
 
 
-def test_few_frames_stand_between_who_runs_a_turn_and_its_model(tmp_path: Path) -> None:
+def test_few_frames_separate_a_caller_from_the_model(tmp_path: Path) -> None:
     for run in (lambda turn: turn.step(), lambda turn: turn.arun()):
         way = asyncio.run(way_of(tmp_path, run))
         assert "call_llm" in way

@@ -1,4 +1,4 @@
-"""Who may say yes, for how long, to what, and what nobody can say yes to."""
+"""Who may approve what, for how long, and what no approval can allow."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def test_a_command_in_another_directory_is_another_command() -> None:
 
 
 def test_a_second_command_is_not_hidden_behind_an_allowed_one() -> None:
-    """A tool of somebody else may know both names, and only one of them counts."""
+    """A third-party tool may accept both names and obey only one."""
     both = asked("srv__run", command="git status", cmd="git push")
     assert not Pattern.of("srv__run(git status*)").allows(both, "/work")
     assert not Pattern.of("srv__run(*)").allows(both, "/work")
@@ -108,7 +108,7 @@ def test_other_arguments_are_compared_as_json_and_long_ones_by_their_hash() -> N
     assert not Pattern.of(long.exactly).allows(asked("lookup", city="O" * 1_001), "/")
 
 
-def test_a_command_that_reads_as_a_hash_stands_for_itself_alone() -> None:
+def test_a_command_that_looks_like_a_hash_matches_only_itself() -> None:
     evil = asked("terminal", command="rm -r ~", timeout=5, description="x", directory="/")
     comment = asked("terminal", command=evil.hash)  # runs nothing
     assert Pattern.of(comment.exactly).allows(comment, "/work")
@@ -116,7 +116,7 @@ def test_a_command_that_reads_as_a_hash_stands_for_itself_alone() -> None:
 
 
 @pytest.mark.parametrize("text", ["", "()", "a b", "tool(", "tool()", "tool(x) y"])
-def test_a_text_that_is_no_pattern_is_refused_in_one_line(text: str) -> None:
+def test_an_invalid_pattern_is_refused_in_one_line(text: str) -> None:
     with pytest.raises(ConfigError, match="pattern of calls"):
         Pattern.of(text)
     with pytest.raises(ConfigError, match="pattern of calls"):
@@ -355,11 +355,11 @@ async def _asked(approvals: Approvals) -> Approval:
 
 
 @pytest.mark.parametrize("answer", [None, 0, 1, "", "maybe", [], {"granted": True}])
-def test_what_is_not_understood_is_a_no(answer: Any) -> None:
+def test_an_unknown_answer_denies(answer: Any) -> None:
     assert read_answer(answer) is None
 
 
-def test_an_answer_that_is_none_is_a_no_that_says_which_there_are(tmp_path: Path) -> None:
+def test_an_invalid_answer_denies_and_lists_the_valid_ones(tmp_path: Path) -> None:
     lines: list[str] = []
     gone: list[str] = []
     drop = tool(approval="ask", name="drop")(lambda name: gone.append(name))

@@ -1,5 +1,4 @@
-"""What a person reads of a text stands for exactly that text, and nothing that hides or steers is among
-it."""
+"""The visible form of a text can be read back as exactly that text. Nothing in it hides or steers."""
 
 from __future__ import annotations
 

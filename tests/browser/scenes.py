@@ -71,7 +71,7 @@ def cleaner(body: dict[str, Any]) -> Any:
 
 
 def paced(rounds: int, seconds: float) -> list[Any]:
-    """A turn that makes three moves in about so many seconds, over and over."""
+    """A turn that keeps making three moves in about ``seconds`` seconds."""
     return [
         *[tools(call("wait_a_little", {"seconds": seconds + number / 1e6})) for number in range(rounds)],
         text("done"),
@@ -85,7 +85,7 @@ def agent_of(home: Path, script: Any, **options: Any) -> Agent:
 
 
 def workshop_of(home: Path, script: Any, **options: Any) -> DebugSession:
-    """``script`` is begun anew for each agent."""
+    """``script`` starts from the beginning for each agent."""
     return DebugSession(store_for(home, "normal"), lambda hint: agent_of(home, script, **options))
 
 
@@ -114,8 +114,8 @@ def long_turn(home: Path, rounds: int) -> str:
 
 
 def lengthened(store: Store, turn_id: str, moves: int) -> int:
-    """Put the rounds of a finished turn behind each other in the journal until it has so many moves: running
-    as many would take minutes. The number of moves it has then."""
+    """Repeat the rounds of a finished turn in the journal until it has ``moves`` moves, because running
+    as many would take minutes. Return how many it has then."""
 
     def write(c: Any) -> int:
         columns = "source, event, dest, row, exit, guards, changes, seconds, at, delta"

@@ -56,7 +56,7 @@ window.work = async () => {
 
 
 class OtherServer(HttpServer):
-    """Somebody else's, on a port of its own. Keeps the headers of all that it is asked."""
+    """Another program's server, on its own port. Keeps the headers of every request."""
 
     def __init__(self, script: str) -> None:
         self.heard: list[str] = []

@@ -50,7 +50,7 @@ def test_a_failed_turn_is_understood_and_cured_by_a_fork(
     arrow.locator(".label").click()
     page.locator("#arrow-CallLLM-ClassifyError[aria-pressed=true]").wait_for()
 
-    # the result of the tool was too long: give a shorter one, and go on from before the call
+    # the result of the tool was too long: give a shorter one, and continue from before the call
     press(page, "b", "b", shows="4 of 8")
     page.get_by_role("button", name="fork with another result of read_log").click()
     dialog = page.get_by_role("dialog")
@@ -337,7 +337,7 @@ SPEAKS = """() => {
 }"""
 
 
-def test_a_screen_reader_hears_where_it_stands_and_not_every_move(browser: Browser, home: Path) -> None:
+def test_a_screen_reader_announces_the_position_and_not_every_move(browser: Browser, home: Path) -> None:
     workshop = workshop_of(home, paced(12, 0.05), settings=LONG)
     page = browser.open(browser.serve(workshop, workshop.start("go").id).url)
     page.evaluate(SPEAKS)
@@ -383,7 +383,7 @@ def test_the_keyboard_reaches_everything_in_few_steps(browser: Browser, home: Pa
     page.get_by_role("button", name="new turn").wait_for(state="hidden")
 
 
-def test_nothing_moves_for_those_who_want_it_so(browser: Browser, home: Path) -> None:
+def test_nothing_moves_when_reduced_motion_is_set(browser: Browser, home: Path) -> None:
     workshop = workshop_of(home, paced(40, 0.1), settings=LONG)
     page = browser.open(browser.serve(workshop, workshop.start("go").id).url, still=True)
     press(page, "c", runs="running")
@@ -397,7 +397,7 @@ def test_a_question_at_a_terminal_elsewhere_is_answered_on_the_page(browser: Bro
         page = browser.open(browser.serve(DebugSession(elsewhere.store), elsewhere.turn).url)
         elsewhere.go_on()
         card = page.get_by_role("alertdialog", name="May this run?")
-        card.get_by_text("Somebody is asked where the turn runs, too").wait_for()
+        card.get_by_text("The process that runs the turn asks, too").wait_for()
         card.get_by_role("button", name="allow once").click()
         engine(page, "ended")
         page.get_by_role("tab", name="Messages").click()

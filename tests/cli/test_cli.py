@@ -70,6 +70,7 @@ def test_version_and_help(cli: Cli) -> None:
         "run",
         "chat",
         "acp",
+        "mcp",
         "serve",
         "debug",
         "worker",
@@ -97,7 +98,19 @@ def test_version_and_help(cli: Cli) -> None:
 
 @pytest.mark.parametrize(
     "group",
-    ["", "sessions", "pending", "approvals", "config", "models", "diagram", "eval", "serve", "serve keys"],
+    [
+        "",
+        "sessions",
+        "pending",
+        "approvals",
+        "config",
+        "models",
+        "diagram",
+        "eval",
+        "mcp",
+        "serve",
+        "serve keys",
+    ],
 )
 def test_no_sentence_about_a_command_is_cropped(group: str, cli: Cli) -> None:
     listed = cli(*group.split(), "--help")[1].partition("Commands:\n")[2]

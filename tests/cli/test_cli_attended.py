@@ -106,7 +106,7 @@ def asked(
 
 
 def shown(screen: Terminal) -> str:
-    """The command that the rows beside ``command`` stand for."""
+    """The command as the rows beside ``command`` spell it."""
     whole, begun = "", False
     for row in screen.plain.split("\n"):
         if found := re.fullmatch(r"    (command|       ) ([│┆]) (.*)", row):
@@ -169,7 +169,7 @@ def test_the_end_of_a_line_that_was_begun_before_the_question_does_not_answer_it
 
 
 @pytest.mark.slow
-def test_only_an_answer_that_is_known_and_stands_alone_counts(tmp_path: Path) -> None:
+def test_only_a_known_answer_on_its_own_counts(tmp_path: Path) -> None:
     with asked(tmp_path, "touch OWNED") as (screen, _):
         screen.until("Allow it?")
         screen.press("y\nls\ny\n")  # a paste
@@ -232,9 +232,9 @@ def test_words_at_a_question_of_a_chat_are_kept_for_the_next_message(tmp_path: P
 
 
 @pytest.mark.slow
-def test_nobody_is_asked_who_could_not_see_the_question(tmp_path: Path) -> None:
-    """Standard output is a file: the question stands on standard error, or, where that is a file too, nobody
-    is there."""
+def test_no_question_is_asked_where_it_cannot_be_seen(tmp_path: Path) -> None:
+    """If standard output is a file, the question goes to standard error; if that is a file, too, no person
+    is there to ask."""
     with (tmp_path / "out.txt").open("wb") as file:
         with asked(tmp_path, "touch OWNED", stdout=file) as (screen, _):
             screen.until("Allow it?")

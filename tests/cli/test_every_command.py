@@ -14,13 +14,16 @@ import typer.main
 from fsm_agent.cli.app import app
 from tests.helpers.command_line import Cli
 
-NOBODY, DATABASE = "no such session; given: nobody", "postgresql://127.0.0.1:9/x"
+MISSING, DATABASE = "no such session; given: s-0", "postgresql://127.0.0.1:9/x"
 OFFLINE = ("--model", "offline:demo")
 COMMANDS: dict[str, tuple[tuple[str, ...], int, str]] = {
-    "run": (("hi", *OFFLINE, "--session", "nobody"), 2, NOBODY),
-    "chat": ((*OFFLINE, "--session", "nobody"), 2, NOBODY),
+    "run": (("hi", *OFFLINE, "--session", "s-0"), 2, MISSING),
+    "chat": ((*OFFLINE, "--session", "s-0"), 2, MISSING),
     "worker": (("--app", "nowhere:make"), 2, "--app cannot be loaded"),
     "acp": (OFFLINE, 2, "an editor starts this command"),
+    "mcp serve": (OFFLINE, 2, "an MCP client starts this command"),
+    "mcp login": (("nobody",), 2, "no such MCP server; given: nobody"),
+    "mcp logout": (("nobody",), 2, "no such MCP server; given: nobody"),
     "serve start": (("--app", "nowhere:make"), 2, "--app cannot be loaded"),
     "serve keys add": (("Ann", "--scope", "fly"), 2, "no such scope"),
     "serve keys list": ((), 0, "There are no keys yet"),
@@ -33,30 +36,30 @@ COMMANDS: dict[str, tuple[tuple[str, ...], int, str]] = {
     "eval show": ((), 2, "there is no evaluation yet"),
     "eval compare": (("r1",), 2, "there is no evaluation yet"),
     "eval cases": (("cases.jsonl",), 2, "there is no case to ask"),
-    "report": (("nobody",), 2, NOBODY),
+    "report": (("s-0",), 2, MISSING),
     "insights": ((), 0, "there were no turns in the last 30 days"),
-    "debug": (("nobody", "--no-open", *OFFLINE), 2, "no such turn; given: nobody"),
-    "undo": (("nobody",), 2, NOBODY),
+    "debug": (("s-0", "--no-open", *OFFLINE), 2, "no such turn; given: s-0"),
+    "undo": (("s-0",), 2, MISSING),
     "examples": ((".",), 2, "this is there already"),
     "doctor": ((), 0, "none yet"),
     "diagram show": (("nowhere:T",), 2, "the table cannot be loaded"),
     "diagram diff": (("nothing", "."), 2, "cannot be compared"),
     "sessions list": ((), 0, "there are no sessions yet"),
-    "sessions show": (("nobody",), 2, NOBODY),
+    "sessions show": (("s-0",), 2, MISSING),
     "sessions search": (("word",), 0, "there are no sessions yet"),
-    "sessions export": (("nobody",), 2, NOBODY),
+    "sessions export": (("s-0",), 2, MISSING),
     "sessions import": (("nothing.jsonl",), 2, "the file cannot be read"),
     "sessions resume": ((), 2, "nothing to resume"),
-    "sessions fork": (("nobody", "--at", "1", *OFFLINE), 2, NOBODY),
+    "sessions fork": (("s-0", "--at", "1", *OFFLINE), 2, MISSING),
     "sessions prune": (("--older-than", "1", "--yes"), 0, "nothing is that old"),
     "sessions archive": (("out.jsonl", "--older-than", "1", "--yes"), 0, "nothing is that old"),
     "sessions vacuum": ((), 2, "there are no sessions yet"),
     "sessions copy": (("--to", "there"), 2, "there are no sessions to copy"),
-    "sessions rename": (("nobody", "a title"), 2, NOBODY),
-    "sessions undo": (("nobody",), 2, NOBODY),
+    "sessions rename": (("s-0", "a title"), 2, MISSING),
+    "sessions undo": (("s-0",), 2, MISSING),
     "pending list": ((), 0, "No turn waits for an answer."),
-    "pending show": (("nobody",), 2, "nothing of this id waits"),
-    "pending answer": (("nobody", "yes"), 2, "nothing of this id waits"),
+    "pending show": (("s-0",), 2, "nothing of this id waits"),
+    "pending answer": (("s-0", "yes"), 2, "nothing of this id waits"),
     "pending run": (OFFLINE, 0, "No turn can continue"),
     "approvals list": ((), 0, "Nothing was approved or forbidden"),
     "approvals remove": (("nothing",), 2, "no such approval"),
@@ -67,17 +70,21 @@ COMMANDS: dict[str, tuple[tuple[str, ...], int, str]] = {
     "config unset": (("model",), 2, "this is not set in the config file"),
     "config path": ((), 0, "config.toml"),
     "models show": (OFFLINE[1:], 0, "learned  nothing"),
-    "models list": (("nobody",), 2, "no such provider"),
+    "models list": (("acme",), 2, "no such provider"),
     "models forget": (("openai:none",), 2, "nothing was learned of this model"),
 }
 """Arguments that name nothing that there is, the exit code in an empty home, and words that are printed."""
 NO_SESSIONS = {
-    "worker", "acp", "serve start", "verify", "simulate", "examples", "diagram show", "diagram diff", "sessions import",
+    "worker", "acp", "mcp serve", "mcp login", "mcp logout", "serve start", "verify", "simulate", "examples", "diagram show", "diagram diff", "sessions import",
     "config show", "config list", "config get", "config set", "config unset", "config path", "models show", "models list", "models forget",
 }  # fmt: skip
 """These read no sessions before they say what is wrong, or at all."""
-TAKES_TIME = {"acp", "doctor"}
-OWN_HOME = {name for name in COMMANDS if name.partition(" ")[0] in ("config", "models")} | {"sessions copy"}
+TAKES_TIME = {"acp", "doctor", "mcp serve"}
+OWN_HOME = {name for name in COMMANDS if name.partition(" ")[0] in ("config", "models")} | {
+    "sessions copy",
+    "mcp login",
+    "mcp logout",
+}
 """With ``--home`` these are about that home, whatever the environment says."""
 
 

@@ -357,7 +357,7 @@ def test_undo_of_a_fork_goes_back_before_the_question(home: Path) -> None:
     other.close()
 
 
-def test_undo_is_refused_while_somebody_else_works_on_the_session(home: Path) -> None:
+def test_undo_is_refused_while_another_process_uses_the_session(home: Path) -> None:
     one = agent([text("1"), text("2")], home)
     one.chat("first")
     elsewhere = Store(home)  # with an owner of its own, as another process has
@@ -381,7 +381,7 @@ def test_undo_is_refused_while_somebody_else_works_on_the_session(home: Path) ->
     other.close()
 
 
-# going on
+# Continuing a session
 
 
 @pytest.mark.behaviour("SESS-08b")
@@ -438,13 +438,13 @@ def test_run_goes_on_in_a_session(cli: Cli, home: Path) -> None:
 
 
 def chat(home: Path, lines: str, *options: str) -> str:
-    """What is told, and then what is answered."""
+    """The status lines, and then the answers."""
     done = ran("-m", "fsm_agent.cli", "chat", "--home", home, *options, input=lines, check=True)
     return done.stderr + done.stdout
 
 
 @pytest.mark.slow
-def test_chat_goes_on_and_takes_back(home: Path) -> None:
+def test_chat_continues_and_undoes(home: Path) -> None:
     with ScriptedServer([text("one"), text("two"), text("three")]) as server:
         options = ("--model", "local:m", "--base-url", server.url)
         out = chat(

@@ -42,13 +42,13 @@ def stages(*more):
             on("bad", again, end("gave_up", "Done"), why="try again"),
             on("good", end("text_response", "Done"), why="answered"),
         ],
-        **{name: [on("done", end("text_response", "Done"), why="nobody comes here")] for name in more},
+        **{name: [on("done", end("text_response", "Done"), why="unreachable")] for name in more},
     })
     counters = (Counter("tries"), Counter("asked", cap=True))
     states = ("Open", "Check", "Ask", *more, "Done")
     return Table(name="stages", states=states, final="Done", counters=counters, lines=lines)
 
-STAGES, UNREACHED = stages(), stages("Nobody")
+STAGES, UNREACHED = stages(), stages("Unreached")
 """
 WRONG = TABLES + 'NOWHERE = table("tries", to="Nowhere")'
 
@@ -223,10 +223,10 @@ def test_a_state_on_no_cycle_is_bounded(state: str, most: int, cli: Cli) -> None
 
 
 def test_a_state_that_is_never_entered_is_a_finding(cli: Cli) -> None:
-    for state in ("Open", "Nobody"):
+    for state in ("Open", "Unreached"):
         code, out, err = cli("verify", "own_tables:UNREACHED", "--watch", state)
         assert (code, err) == (1, "")
-        assert "- Nobody: state is unreachable from Open; add a row that leads to it, or remove it" in out
+        assert "- Unreached: state is unreachable from Open; add a row that leads to it, or remove it" in out
         assert out.splitlines()[0] == "FAILED  stages: 1 finding"
 
 

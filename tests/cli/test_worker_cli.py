@@ -1,4 +1,4 @@
-"""``fsm-agent worker`` and ``--remote``: what cannot work is one line, and what can is shown as it goes on."""
+"""``fsm-agent worker`` and ``--remote``: bad arguments get one line, and a turn is shown while it runs."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tests.helpers.waiting import until
 APP = "tests.dispatch.app:make_agent"
 
 
-def test_without_the_extra_that_is_said(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_extra_is_reported(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "temporalio", None)
     for name in [name for name in sys.modules if name.startswith("fsm_agent.dispatch.temporal")]:
         monkeypatch.delitem(sys.modules, name)
@@ -33,7 +33,7 @@ def test_without_the_extra_that_is_said(cli: Cli, monkeypatch: pytest.MonkeyPatc
 
 
 @pytest.mark.slow
-def test_an_address_where_nobody_answers_is_one_line(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_address_without_an_answer_fails_with_one_line(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("temporalio")
     for arguments in (("worker", "--app", APP, "--temporal", "127.0.0.1:9"), ("run", "hi", "--remote")):
         monkeypatch.setenv("FSM_AGENT_DISPATCH__TEMPORAL", "127.0.0.1:9")
@@ -70,7 +70,7 @@ def test_two_workers_of_one_home_run_what_others_queue(cli: Cli, tmp_path: Path)
         crew[0].kill()
         result = asyncio.run(Follower(store, Quiet()).followed(order.turn))
         assert result.completed
-        assert len(lines(tmp_path, "puts")) == 3, "what nobody knows the end of is not done again"
+        assert len(lines(tmp_path, "puts")) == 3, "a call with an unknown outcome is not repeated"
     finally:
         for one in crew:
             one.end()

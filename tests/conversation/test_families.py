@@ -1,5 +1,5 @@
-"""Reasoning goes back to who made it: a reply in the shape that each vendor's public documentation shows as
-it came, opaque parts byte for byte, and to nobody else."""
+"""Reasoning goes back to the provider that made it, and only there. The replies are those in each vendor's
+public documentation, and their opaque parts return byte for byte."""
 
 from __future__ import annotations
 
@@ -39,8 +39,8 @@ THOUGHT, SECRET = "I should look it up.", "EqQBCgIYAhIk+opaque/bytes=="
 
 @dataclass(frozen=True)
 class RecordedShape:
-    """What a vendor sends, piece by piece, and the opaque parts of the next request: values by where they
-    stand in the row (or the item) that the reply became. Empty: none goes back."""
+    """The pieces that a vendor sends, and the opaque parts of the next request: values by their
+    place in the row (or item) that the reply became. Empty: none goes back."""
 
     model: str
     sent: tuple[dict[str, Any], ...]
@@ -273,8 +273,8 @@ def test_mistral_gets_ids_of_nine_letters_and_digits_and_its_own_as_they_are() -
 
 
 def test_what_older_journals_and_sessions_hold_is_read() -> None:
-    """A block named its issuer; reasoning, and a signature beside a call, named nobody: they are kept and go to
-    nobody."""
+    """A block named its issuer. Reasoning, and a signature beside a call, did not: they are kept, but are
+    never sent."""
     block = item("thinking", thinking="hm", signature=SECRET, issuer="anthropic:https://a.example")
     signature = {"type": "extra_content", "tool_call_id": "c", "extra_content": GOOGLE}
     stored = {"role": "assistant", "content": "a", "reasoning": THOUGHT, "blocks": [block, signature]}

@@ -98,7 +98,7 @@ NO_PARTS: dict[str, Any] = {
     "no type": {"text": "x"},
     "an unknown type": {"type": "video_url", "video_url": "x"},
     "a call": {"type": "tool_use", "id": "1", "name": "x", "input": {}},
-    "a text that is none": {"type": "text", "text": 3},
+    "a text that is a number": {"type": "text", "text": 3},
     "an image without an address": {"type": "image_url", "image_url": {}},
     "a file of this machine": {"type": "image_url", "image_url": {"url": "file:///etc/passwd"}},
     "broken data": {"type": "image_url", "image_url": {"url": "data:image/png;base64,!!"}},
@@ -111,7 +111,7 @@ NO_PARTS: dict[str, Any] = {
     "a file with nothing": {"type": "file", "file": {}},
     "an archive": FilePart(b"PK\x03\x04\x00", "a.zip"),
     "a file that is not there": FilePart("/nowhere/a.pdf"),
-    "an address that is none": {"type": "image_url", "image_url": {"url": "https://"}},
+    "an address without a host": {"type": "image_url", "image_url": {"url": "https://"}},
 }  # fmt: skip
 
 
@@ -122,7 +122,7 @@ def test_every_documented_form_is_stored_in_one(form: Any, stored: Any) -> None:
 
 
 @pytest.mark.parametrize("given", NO_PARTS.values(), ids=NO_PARTS)
-def test_what_is_no_part_is_one_clear_line(given: Any) -> None:
+def test_an_invalid_part_fails_with_one_clear_line(given: Any) -> None:
     with pytest.raises(ConfigError) as caught:
         parts_of(["words", given])
     assert "\n" not in str(caught.value)
@@ -225,7 +225,7 @@ def test_what_a_model_does_not_read_is_named(mode: ApiMode) -> None:
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_the_text_of_a_pdf_stands_in_for_it(mode: ApiMode) -> None:
+def test_the_text_of_a_pdf_replaces_it(mode: ApiMode) -> None:
     rows = [Message("user", [{**FILE, "text": "[page 1]\nten euros"}])]
     sent = sent_as(rows, View(mode)).decode()
     assert "[file a.pdf (application/pdf, 16 bytes), its text:]\\n[page 1]\\nten euros" in sent
@@ -307,7 +307,7 @@ def test_a_summary_knows_of_the_parts_that_it_replaces() -> None:
 def test_parts_before_the_newest_become_lines_that_name_them() -> None:
     history = [
         Message("user", [{**IMAGE, "name": "i.png"}, FILE]),
-        *(Message("assistant", "ok") if number % 2 else Message("user", "go on") for number in range(9)),
+        *(Message("assistant", "ok") if number % 2 else Message("user", "continue") for number in range(9)),
         Message("user", [AUDIO]),
     ]
     first = prune(history, 3)[0]

@@ -83,7 +83,7 @@ def test_arguments_are_sorted_and_compact_and_corrupted_ones_are_blanked_on_the_
     assert "corrupted" in told
 
 
-def test_a_replaced_history_is_read_anew() -> None:
+def test_a_replaced_history_is_read_again() -> None:
     wire = WireCopy()
     rows(wire, [Message("user", "a"), Message("assistant", "b"), Message("user", "c")])
     assert [row["content"] for row in rows(wire, [Message("user", "x")])] == ["prompt", "x"]
@@ -191,7 +191,7 @@ def test_objects_are_closed_and_all_members_required() -> None:
     assert "default" not in str(made)
 
 
-def test_bounds_that_a_vendor_does_not_take_are_told_in_words() -> None:
+def test_bounds_unsupported_by_a_vendor_are_described_in_words() -> None:
     made = strict(OutputType[Any](House).spec.schema, TAKEN["anthropic_messages"])
     assert made["properties"]["number"] == {"type": "integer", "description": "Of the street.\nminimum: 1"}
     street = made["$defs"]["Street"]["properties"]["name"]
@@ -212,7 +212,7 @@ def test_bounds_that_a_vendor_does_not_take_are_told_in_words() -> None:
         {"anyOf": [{"type": "string"}]},
     ],
 )
-def test_what_cannot_be_strict_is_said(schema: Any) -> None:
+def test_a_schema_that_cannot_be_strict_is_reported(schema: Any) -> None:
     with pytest.raises(NotStrictError):
         strict(schema, ALL)
 
@@ -243,7 +243,7 @@ VALUES = st.recursive(
 
 @given(SCHEMAS, VALUES)
 def test_what_fits_the_strict_schema_fits_the_other(schema: dict[str, Any], value: Any) -> None:
-    """But for bounds that are told in words."""
+    """Except for bounds that the strict schema gives in words."""
     whole = {"type": "object", "properties": {"a": schema}}
     made = strict(whole, ALL | {"maxLength"})
     if jsonschema.Draft202012Validator(made).is_valid({"a": value}):
@@ -422,7 +422,7 @@ def test_images_of_users_and_tools() -> None:
     assert isinstance(flat[2]["output"], str)
 
 
-def test_a_user_who_says_nothing_is_not_left_out() -> None:
+def test_an_empty_user_message_is_kept() -> None:
     assert items([Message("user", [{"type": "text", "text": " "}])]) == [
         {"type": "message", "role": "user", "content": NO_TEXT}
     ]

@@ -1,15 +1,15 @@
-"""Several processes on one session of one home, each waiting until it may say something; killed, held up,
+"""Several processes on one session of one home, each waiting for its chance to add a message; killed, paused,
 declared dead.
 
-Run as a program: ``crowd.py PROCESSES SECONDS SEED MODE TROUBLE [MUTANT]``. It forks the workers, troubles
-them until the time is over, and prints one JSON object: what was counted, and what is wrong. What is compared
-are three records that the engine does not keep: lines that a worker writes when it was given a result, lines
+Run as a program: ``crowd.py PROCESSES SECONDS SEED MODE TROUBLE [MUTANT]``. It forks the workers, disturbs
+them until time is up, and prints one JSON object: the counts, and what is wrong. It compares three
+records that the engine does not keep: lines that a worker writes when it receives a result, lines
 that the tool writes when it runs, and what the model was shown (each answer says it). The database is read
 with plain SQL.
 
 ``MODE``: ``plain`` (a model that must have seen the whole conversation), ``rotate`` (compactions into child
 sessions all the time). ``TROUBLE``: ``none``, ``kill`` (kill -9, and SIGSTOP for a while), ``locks`` (files
-that show who lives are removed, so that running turns are taken over while their owners go on)."""
+that show which processes live are removed, so running turns are taken over while their owners continue)."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def digest(seen: list[str]) -> str:
 
 
 def answer(body: Record) -> Any:
-    """Uses the tool once when it is told to; the answer names the question and all that was seen before."""
+    """Uses the tool once on request; the answer names the question and everything seen before."""
     said = [row for row in body["messages"] if row["role"] != "system"]
     seen = [token for row in said for token in tokens(row.get("content") or "")]
     if "tools" not in body:
@@ -95,7 +95,7 @@ class NoRead(ConversationLog):
 
 
 class NoFence(ConversationLog):
-    """Nothing is compared before something is written, and nobody is told of a loss."""
+    """Compares nothing before a write, and reports no loss."""
 
     def __init__(self, *given: Any, **named: Any) -> None:
         super().__init__(*given, **named)
@@ -107,7 +107,7 @@ assert_takes_the_place(NoRead, NoFence)
 
 
 STOP, ENOUGH = "stop", 40
-"""The file that ends the workers; completed turns that a judgement wants."""
+"""The file that ends the workers; completed turns that a verdict needs."""
 
 
 class Worker:
@@ -163,7 +163,7 @@ class Worker:
             if isinstance(error, ConfigError) and not re.match("nothing to|no such session", str(error)):
                 self.failed()
             return False
-        except JournalError:  # taken over while it ran: whoever did that goes on with it, or has given it up
+        except JournalError:  # taken over while it ran: the new owner continues it, or has abandoned it
             if self.trouble != "locks":
                 self.failed()
             return True
@@ -225,7 +225,7 @@ class Crowd:
             os.waitpid(worker, 0)
 
     def enough(self) -> bool:
-        """Were so many turns reported as completed and stored, and, where some are taken back, was one?"""
+        """Were ``ENOUGH`` turns reported as completed and stored, and one as undone, if any can be?"""
         reports = lines(self.home / "reports.jsonl")
         said = sum(bool(one.get("completed") and one["stored"]) for one in reports)
         return said >= ENOUGH and (self.mode == "rotate" or any(one.get("undone") for one in reports))
@@ -258,7 +258,7 @@ def verdict(home: Path, mode: str) -> Record:
     killed = sum("undoes" in one for one in reports) - sum("undone" in one for one in reports)
     wrong = [one["error"] for one in reports if "error" in one]
     wrong += [f"{undone - stored} was undone and is there"] if undone - stored else []
-    wrong += [f"{stored - undone} was undone by nobody"] if len(stored - undone) > killed else []
+    wrong += [f"{stored - undone} vanished without an undo"] if len(stored - undone) > killed else []
     undone |= stored
     done = [one for one in reports if one.get("completed") and one["stored"] and one["turn"] not in undone]
     silent = [one for one in reports if one.get("stored") is False and not one["problems"]]

@@ -124,8 +124,8 @@ def first(home: Path, crash: Crash, durability: str = "full", **options: Any) ->
 
 
 def again(home: Path, crash: Crash, durability: str = "full", **options: Any) -> Result:
-    """Go on after a crash: resume what is unfinished; begin anew when nothing had begun; look up what had
-    ended."""
+    """Continue after a crash: resume an unfinished turn, start over if none had begun, look up an ended
+    one."""
     heard: list[str] = []
     agent = agent_of(home, crash, durability, heard=heard, **options)
     turns = agent.journal.recent(session=SESSION)
@@ -152,7 +152,7 @@ def ended_turn(agent: Agent, turn_id: str, heard: list[str]) -> Result:
 
 
 def anew(home: Path, crash: Crash) -> Result:
-    """Say something else after a crash, instead of going on with what it left."""
+    """Send another message after a crash, instead of continuing what it left."""
     heard: list[str] = []
     agent = agent_of(home, crash, heard=heard, port=ScriptedModel(repeat(text("all done"))))
     result = agent.run_conversation("and now?")
@@ -161,7 +161,7 @@ def anew(home: Path, crash: Crash) -> Result:
 
 
 def told(agent: Any, result: Any) -> Result:
-    """What the turn says came of it, and what somebody else reads in the file."""
+    """The outcome that the turn reports, and the one that another store reads in the file."""
     other = Store(agent.home)
     fresh = [row.to_dict() for row in other.session(result.session_id).rows]
     summed = "SELECT TOTAL(input + output) FROM usage WHERE turn = ?"
@@ -182,7 +182,7 @@ def told(agent: Any, result: Any) -> Result:
 
 
 def points(counts: dict[str, int]) -> list[Point]:
-    """Every point of a run in which these things happened so often."""
+    """Every point of a run with these counts of things that happened."""
     kinds = ("before", "after", "model", "tool")
     return [(what, number) for what in kinds for number in range(1, counts.get(what, 0) + 1)]
 
@@ -192,7 +192,7 @@ Work = Callable[[Path, Crash], Result]
 
 
 def recovery(killed: Path, go_on: Work, then: Point | None, signals: list[int]) -> Result:
-    """Go on in a copy of what a kill left; perhaps killed again on the way at ``then``, and gone on with once
+    """Continue in a copy of what a kill left. With ``then``, kill that run at this point, and continue once
     more."""
     with copied(killed) as home:
         if then is not None:
@@ -222,7 +222,7 @@ def killed(
     whole: Path | None = None,
 ) -> None:
     """``begin``, killed at a sample of its points (or one in ``every``) in a home of its own or in a copy of
-    one, and gone on with; and so again, where going on is killed at the points that ``then`` names."""
+    one, and then continued; and again, with the continuation killed at the points that ``then`` names."""
     wanted = points(counts)
     for point in sampled(wanted, "killed") if every is None else wanted[::every]:
         with copied(whole) if whole else folder() as home:
@@ -350,14 +350,14 @@ def once(kind: Callable[..., Agent]) -> None:
 
 
 def suspended() -> None:
-    """The turn whose unsafe tool waits for a yes, and then for its result: killed at every point of what asks,
-    answers and goes on, and again at every point of the recovery."""
+    """The turn whose unsafe tool waits for approval, then for its result: killed at every point of asking,
+    answering, and continuing, and again at every point of the recovery."""
     say({"base": (base := undisturbed(to_the_end, folder()))})
     killed(to_the_end, to_the_end, base["counts"], then=anywhere)
 
 
 def to_the_end(home: Path, crash: Crash) -> Result:
-    """Whatever is next: begin the turn, answer what it waits for, go on with it, look up what came of it."""
+    """Do what is next: begin the turn, answer what it waits for, continue it, look up its outcome."""
     heard: list[str] = []
     while True:
         agent = agent_of(home, crash, heard=heard, kind=waiting)
@@ -377,7 +377,7 @@ def to_the_end(home: Path, crash: Crash) -> Result:
 
 
 def waiting(*given: Any, tools: Any, settings: Any, **options: Any) -> Agent:
-    """An agent whose unsafe tool needs a yes, and hands its work to somebody else."""
+    """An agent whose unsafe tool needs approval, and gets its result from another system."""
 
     @tool(effect="unsafe", approval="ask")
     def put(key: str) -> str:
@@ -433,7 +433,7 @@ def fork(home: Path, crash: Crash, turn: str, edit: dict[str, Any]) -> Result:
 
 
 def fork_again(home: Path, crash: Crash, turn: str, edit: dict[str, Any]) -> Result:
-    """Go on with the fork of ``turn`` after a crash, or make it when there is none."""
+    """Continue the fork of ``turn`` after a crash, or make it if it is missing."""
     agent = agent_of(home, crash)
     old, made = agent.journal.messages(turn), [info for info in agent.journal.recent() if info.parent == turn]
     if made and made[0].ended is not None:

@@ -1,5 +1,5 @@
-"""A conversation that goes from one agent to another, which asks a third, killed at every point and gone on with.
-Started as a program of its own; prints one JSON line a case."""
+"""A conversation that passes from one agent to another, which asks a third: killed at every point, continued.
+Run as a program, it prints one JSON line a case."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def first(home: Path, crash: Crash, database: type[CrashingDatabase]) -> dict[st
 
 
 def again(home: Path, crash: Crash, database: type[CrashingDatabase]) -> dict[str, Any]:
-    """Go on after a crash, as long as there is something to go on with."""
+    """Continue after a crash, as long as there is something to continue."""
     agent = crew(home, crash, database)
     if not agent.journal.recent(session=SESSION):
         agent.run_conversation("What did I pay?")
@@ -73,7 +73,7 @@ def again(home: Path, crash: Crash, database: type[CrashingDatabase]) -> dict[st
 
 
 def told(agent: Agent) -> dict[str, Any]:
-    """What is in the file, as somebody else reads it."""
+    """The contents of the file, read by another store."""
     journal = agent.journal
     turns = []
     for info in reversed(journal.recent()):

@@ -55,7 +55,7 @@ def counter_reset() -> None:
 
 
 def redirects_followed() -> None:
-    """The client goes wherever it is told to, and nothing looks at what comes back on the way."""
+    """The client follows every redirect, and nothing checks the replies on the way."""
     made = sdk_port.http_client
 
     def following() -> Any:

@@ -32,7 +32,7 @@ Found = dict[str, Any]
 
 
 class HurriedClock:
-    """The time of day, but nobody waits."""
+    """The time of day, but without waits."""
 
     def __init__(self) -> None:
         self._skipped = 0.0
@@ -108,7 +108,7 @@ def name_children() -> None:
 
 
 def lived(plan: Plan, port: int, home: Path, life: int, kill: Kill | None) -> Found:
-    """One process of the turn: it begins it, or goes on with what another one left."""
+    """One process of the turn: it begins it, or continues what another one left."""
     signal.alarm(PATIENCE)
     crash = Crash(kill if kill and kill[0] in ("before", "after") else None)
     agent = agent_of(plan, port, home, life, crash)

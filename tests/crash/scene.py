@@ -48,8 +48,8 @@ KEPT_IN: type[Any] = database_class()
 
 
 class CrashingDatabase(KEPT_IN):  # type: ignore[misc]
-    """Ends the process before or after a commit. Each job has one of its own, and what nobody waits for none
-    until somebody does, so that the points are the same each time, and nothing is safe that need not be."""
+    """Ends the process before or after a commit. Commits each job separately, and puts off what no caller
+    waits for until one does, so that the points are the same each time, and nothing is stored early."""
 
     crash = Crash()
     group, late = 1, 60.0
@@ -62,7 +62,7 @@ class CrashingDatabase(KEPT_IN):  # type: ignore[misc]
 
 
 class PromptDatabase(CrashingDatabase):
-    """Writes at once what is handed over, also when nobody waits for it: what a crash leaves of a turn that
+    """Writes each job at once, even if no caller waits for it: what a crash leaves of a turn that
     takes its time."""
 
     def submit(self, job: Job, alone: bool = False, late: bool = False) -> Future[Any]:

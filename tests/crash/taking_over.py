@@ -1,8 +1,8 @@
 """One turn, held at a point of its owner, while another process takes it over: every request before and after
 its intent is written, before its reply is, before each move, and before each commit.
 
-The other process is another ``Store`` of the same home. It claims the turn with a rank, so that nobody asks
-whether the owner lives; the tools count in a file how often they ran."""
+The other process is another ``Store`` of the same home. It claims the turn with a rank, so that no check of
+the owner's life is made; the tools count in a file how often they ran."""
 
 from __future__ import annotations
 
@@ -48,14 +48,14 @@ class Held:
         return True
 
     def at(self, what: str) -> None:
-        """Stand still, as a process that is frozen does, while the other one works."""
+        """Block, as a frozen process does, while the other one works."""
         if self.comes(what) and self.then is not None:
             with ThreadPoolExecutor(1) as beside:
                 beside.submit(asyncio.run, self.then()).result()
 
 
 class HeldLog(ConversationLog):
-    """The owner stands before and after it asks the journal, before a reply is noted, before a move."""
+    """Holds the owner before and after it asks the journal, before a reply is noted, before a move."""
 
     held = Held()
 
@@ -94,7 +94,7 @@ class HeldStore(Store):
 
 
 class HeldDatabase(database_class()):  # type: ignore[misc]
-    """Its writer stands before a transaction. Each job has one of its own, written at once."""
+    """Holds its writer before a transaction. Each job has its own transaction, written at once."""
 
     held = Held()
     group = 1
@@ -166,7 +166,7 @@ class Found:
 
 @dataclass(frozen=True)
 class Engine:
-    """An engine, or one with a fault: how the owner writes, how a turn is claimed and gone on with."""
+    """An engine, or one with a fault: how the owner writes, how a turn is claimed and continued."""
 
     fence: type[Fence] = Fence
     log: type[HeldLog] = HeldLog
@@ -175,10 +175,10 @@ class Engine:
 
 
 class Takeover:
-    """The old owner's turn, and the other process that has it from ``point`` on. ``how``: it is taken over
-    ``at once`` and gone on with when its old owner has stopped; brought to its ``end`` before that goes on;
-    ``looked`` at, and brought to its end only when the old owner has got its next reply; or claimed ``late``,
-    by an attempt that was overtaken."""
+    """The old owner's turn, and the other process that owns it from ``point`` on. ``how``: that process takes
+    the turn over ``at once`` and continues it after its old owner has stopped; brings it to its ``end`` before
+    the old owner continues; has ``looked`` at it first, and brings it to its end only after the old owner's
+    next reply; or claims it ``late``, in an attempt that was overtaken."""
 
     def __init__(self, home: Path, engine: Engine, point: Point | None, how: str) -> None:
         self.home, self.engine, self.how = home, engine, how
@@ -263,7 +263,7 @@ def faults(found: Found, point: Point, how: str) -> list[str]:
 
 
 class NoFence(Fence):
-    """Nothing is compared before something is written, and nobody is told of a loss."""
+    """Compares nothing before a write, and reports no loss."""
 
     def refuse(self, connection: Any) -> None:
         pass

@@ -1,4 +1,4 @@
-"""The process is killed at every point of a conversation that goes from agent to agent; it goes on exactly
+"""The process is killed at every point of a conversation that goes from agent to agent; it continues exactly
 once."""
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What the lines of a table stand for."""
+"""Which rows the lines of a table's source define."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ TABLE = Table(
 
 @pytest.fixture
 def own(tmp_path: Path) -> Iterator[TableMap]:
-    """The map of a table that somebody wrote in their own way."""
+    """The map of a table in an unusual style."""
     (tmp_path / "own_table.py").write_text(OWN, encoding="utf-8")
     sys.path.insert(0, str(tmp_path))
     try:

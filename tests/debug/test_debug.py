@@ -88,7 +88,7 @@ def test_breakpoints_stop_where_they_say(desk: Desk) -> None:
     assert give(debugger, "continue").phase == "ended"
 
 
-def test_a_logpoint_notes_and_goes_on(desk: Desk) -> None:
+def test_a_logpoint_records_and_continues(desk: Desk) -> None:
     debugger = desk.start()
     debugger.breakpoint("state", "CallLLM", log="request {iterations} after {seq} moves, by {row}")
     assert give(debugger, "continue").phase == "ended"
@@ -99,7 +99,7 @@ def test_a_logpoint_notes_and_goes_on(desk: Desk) -> None:
 
 
 async def test_a_turn_that_somebody_runs_in_this_process_is_attached_to(desk: Desk) -> None:
-    """It goes on until it is paused, and whoever runs it gets its result."""
+    """It continues until it is paused, and its own caller gets its result."""
     desk.script = [*[tools(call("look", {"at": f"sky {n}"})) for n in range(200)], text("blue")]
     turn = desk.agent(settings={"max_iterations": 300}).start("look often")
     running = asyncio.create_task(turn.arun())
@@ -208,7 +208,7 @@ def test_a_tool_is_approved_or_denied(desk: Desk) -> None:
 
 
 class AtTheTerminal:
-    """A person who is asked where the turn runs: says nothing until they are told to."""
+    """A person asked by the process that runs the turn. Waits for ``answers`` before replying."""
 
     def __init__(self) -> None:
         self.asked, self.says = threading.Event(), ""
@@ -382,7 +382,7 @@ def test_snapshots_far_apart_are_the_same_as_from_the_start(desk: Desk) -> None:
 # Forks
 
 
-def test_a_fork_goes_on_from_before_with_a_change(desk: Desk) -> None:
+def test_a_fork_continues_from_an_earlier_move_with_a_change(desk: Desk) -> None:
     debugger = desk.start()
     debugger.breakpoint("state", "Compress")
     give(debugger, "continue")

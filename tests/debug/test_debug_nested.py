@@ -86,7 +86,7 @@ def test_into_an_inner_turn_its_moves_are_shown_and_out_again(
 
 
 @pytest.mark.parametrize(("command", "phase"), [("step", "paused"), ("continue", "ended")])
-def test_the_outer_turn_goes_on_with_all_inside(
+def test_the_outer_turn_continues_with_all_inner_turns(
     command: str, phase: str, lamp: Debugger, tmp_path: Path
 ) -> None:
     give(lamp, "into")
@@ -247,8 +247,8 @@ def test_an_editor_steps_into_an_inner_turn_as_a_thread(shop: DebugSession, tmp_
         editor.ask("disconnect")
 
 
-def test_an_editor_is_told_of_an_inner_turn_that_paused_before_it_was_listened_to(shop: DebugSession) -> None:
-    """It is found while its outer turn is taken to run: what the engine said of it was said to nobody."""
+def test_an_editor_learns_of_an_inner_turn_that_paused_before_it_listened(shop: DebugSession) -> None:
+    """It is found although its outer turn seems to be running: its events had no listener."""
     sent: list[Any] = []
     context = EditorContext(shop, Outbox(sent.append), hear=lambda thread, event: None)
     outer = context.open(shop.start("LAMP"))

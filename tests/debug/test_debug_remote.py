@@ -27,7 +27,7 @@ from fsm_agent.testing import ScriptedModel, call, text, tools
 
 @tool(effect="pure")
 async def rest(number: int) -> str:
-    "Rest, the last time until somebody lets it go on."
+    "Rest, the last time until the file ``go`` exists."
     await asyncio.sleep(0.03)
     while number == rounds - 1 and not Path(home, "go").exists():
         await asyncio.sleep(0.01)
@@ -43,7 +43,7 @@ script = [*[tools(call("rest", {"number": n})) for n in range(rounds)], tools(ca
 settings = {"max_iterations": rounds + 3, "guardrail": {"hard_stop": False}}
 store = store_for(home, "normal")
 def attended(request):
-    "Somebody at a terminal, who does not answer."
+    "A person at a terminal who does not answer."
     import time
     time.sleep(60)
 
@@ -95,7 +95,7 @@ class Elsewhere:
 
 @pytest.fixture
 def elsewhere(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Elsewhere]:
-    """A turn of 300 rounds, or of so many as a test says."""
+    """A turn of 300 rounds, or of as many as a test asks for."""
     made = Elsewhere(tmp_path / "home", **getattr(request, "param", {"rounds": 300}))
     yield made
     made.close()

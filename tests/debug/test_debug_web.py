@@ -133,7 +133,7 @@ def test_the_token_is_in_no_cookie_and_not_in_what_a_browser_sends(served: Serve
     "host", ["evil.example", "evil.example:80", "127.0.0.1", "127.0.0.1:1", "localhost.evil.example"]
 )
 def test_dns_rebinding_is_refused(served: Served, host: str) -> None:
-    """A name of somebody else's that was made to mean 127.0.0.1 says itself in ``Host``."""
+    """A foreign name that was made to resolve to 127.0.0.1 shows in ``Host``."""
     headers, fork = {"host": host}, f"api/turns/{served.turn}/fork"
     assert served.ask("api/hello", headers=headers).status_code == 421
     assert served.ask(fork, "POST", headers=headers, content="{}").status_code == 421
@@ -254,14 +254,14 @@ def test_a_fork_is_started_stepped_and_told(served: Served) -> None:
     assert wrong.startswith("no such order")
 
 
-def test_what_is_no_json_is_refused(served: Served) -> None:
+def test_invalid_json_is_refused(served: Served) -> None:
     assert served.ask("api/turns", "POST", content=b"{").status_code == 400
     assert served.ask("api/turns", "POST", content=b"[]").status_code == 400
     assert "error" in served.ask("api/turns", "POST", json={"text": 5}).json()
 
 
 def test_every_script_and_style_is_our_own(served: Served) -> None:
-    """No address of another site in what is served, but names of formats and of licences."""
+    """Served files name no other site, except as the name of a format or a license."""
     allowed = re.compile(r"http://www\.w3\.org/\d{4}/|http://127\.0\.0\.1")
     for name, asset in assets().items():
         addresses = re.findall(r"https?://[^\"'\s)]+", asset.body.decode())

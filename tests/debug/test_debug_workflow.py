@@ -35,7 +35,7 @@ LINES = {
     "Drive": [
         on("arrived", end("delivered", "Done"), why="at the door"),
         on("broken", AGAIN, end("lost", "Done"), why="the van broke down"),
-        on("stopped", end("stopped", "Done"), why="somebody said so"),
+        on("stopped", end("stopped", "Done"), why="it was canceled"),
     ],
 }
 PARCEL = Table("parcel", ("Pack", "Drive", "Done"), "Done", (Counter("tries"),), lines_of(LINES))
@@ -57,7 +57,7 @@ class LookOut:
 
 @dataclass(frozen=True)
 class Honk:
-    """Nobody knows what this is answered with."""
+    """A request without a known type of answer."""
 
     times: int
 
@@ -92,7 +92,7 @@ NUMBERS = itertools.count(1)
 
 
 class Post:
-    """Performs what parcels ask; the sky is grey at first. ``asked`` are the requests that were really
+    """Performs the requests of parcels; the sky starts gray. ``asked`` holds the requests that were really
     performed."""
 
     def __init__(self) -> None:
@@ -162,7 +162,7 @@ def test_it_is_stepped_stopped_and_looked_at(desk: Desk) -> None:
     assert debugger.record.info.exit == "delivered"
 
 
-def test_a_fork_goes_on_from_a_position_with_changes(desk: Desk) -> None:
+def test_a_fork_continues_from_a_position_with_changes(desk: Desk) -> None:
     first = desk.start()
     give(first, "continue")
     desk.post.skies = ["grey"]
@@ -266,7 +266,7 @@ def test_a_program_runs_its_own_turn_and_a_debugger_finds_it(desk: Desk) -> None
         desk.flow.start(Parcel("a stool", turn_id="parcel-x"), session="another").run()
 
 
-def test_a_turn_that_is_begun_anew_in_its_session_gives_the_old_one_up(desk: Desk) -> None:
+def test_a_new_turn_in_the_session_abandons_the_old_one(desk: Desk) -> None:
     async def some() -> None:
         turn = desk.flow.start(Parcel("a stool", turn_id="parcel-1st"), session="stools")
         await turn.step()
@@ -300,7 +300,7 @@ class Unstorable(BaseTurn):
         ({"states": {"Pack": pack}}, "state without a function; given: Drive; allowed: one for each of Pack"),
     ],
 )
-def test_what_does_not_fit_together_is_said_when_it_is_put_together(
+def test_incompatible_parts_are_reported_at_construction(
     given: dict[str, Any], says: str, tmp_path: Path
 ) -> None:
     parts: dict[str, Any] = {"table": PARCEL, "states": STATES, "turn": Parcel, "home": tmp_path}
@@ -308,7 +308,7 @@ def test_what_does_not_fit_together_is_said_when_it_is_put_together(
         Workflow(**{**parts, "perform": Post().perform, **given})
 
 
-def test_what_makes_no_turn_or_does_not_fit_is_said_in_one_line(desk: Desk, tmp_path: Path) -> None:
+def test_invalid_arguments_of_a_turn_fail_with_one_line(desk: Desk, tmp_path: Path) -> None:
     def broken(text: str) -> Parcel:
         raise KeyError("no parcels today")
 
@@ -360,7 +360,7 @@ def test_an_editor_stops_at_lines_of_ones_own_table(tmp_path: Path) -> None:
         started = editor.send("launch", {"table": "examples.review_loop:workflow", "task": "Say it short."})
         made = editor.ask("setBreakpoints", source={"path": str(table)}, breakpoints=[{"line": line}])
         (early,) = made["breakpoints"]
-        assert not early["verified"], "nobody knows the table yet"
+        assert not early["verified"], "the table is not known yet"
         editor.ask("setExceptionBreakpoints", filters=[])
         editor.ask("configurationDone")
         changed = editor.event("breakpoint", reason="changed")["breakpoint"]

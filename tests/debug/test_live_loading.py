@@ -3,15 +3,23 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
+import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
+import httpx2 as httpx
 import pytest
 
+from fsm_agent import Agent
+from fsm_agent.cli.live_table import Predictor
+from fsm_agent.composition.turn_wiring import TURN
 from fsm_agent.debug.live.loading import Broken, Loader
 from fsm_agent.debug.live.watched import Watched
 from fsm_agent.diagram.versions.load import Version
+from fsm_agent.testing import FakeClock, ScriptedModel, status, text
 from tests.debug.test_live_patch import SHORT
 from tests.helpers.waiting import until
 
@@ -110,3 +118,36 @@ def test_a_save_is_compared_with_the_last_commit(tmp_path: Path) -> None:
         ]
     finally:
         watched.close()
+
+
+def test_the_command_serves_the_page_until_it_is_ended(tmp_path: Path) -> None:
+    path = committed(tmp_path, SHORT)
+    command = [sys.executable, "-m", "fsm_agent", "diagram", "--live", f"{path}:TABLE"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=tmp_path) as process:
+        assert process.stdout is not None
+        address, _, token = process.stdout.readline().strip().partition("#token=")
+        headers = {"x-fsm-agent-token": token}
+        until(lambda: httpx.get(f"{address}api/live", headers=headers).json()["shown"] is not None)
+        assert httpx.get(f"{address}api/live").status_code == 403
+        process.terminate()
+        assert process.wait(30) == 128 + signal.SIGTERM
+
+
+def test_the_prediction_of_a_changed_table_comes_from_recorded_turns(tmp_path: Path) -> None:
+    for number in range(8):
+        replies = [status(500)] * (number % 3) + [text("4 feet")]
+        agent = Agent(ScriptedModel(replies), toolsets=[], home=tmp_path, clock=FakeClock())
+        agent.run_conversation("how high is the river?")
+        agent.close()
+    line = next(one for one in TURN.lines if (one.source, one.event) == ("ClassifyError", "server_error"))
+    fewer = replace(line, ladder=line.ladder[1:])
+    changed = replace(TURN, lines=tuple(fewer if one is line else one for one in TURN.lines))
+    predict = Predictor(str(tmp_path))
+    before, now = predict(TURN), predict(changed)
+    assert before is not None
+    assert now is not None
+    requests = [float(one["figures"][0]["value"]) for one in (before, now)]
+    assert requests[0] == pytest.approx(15 / 8, abs=0.3)
+    assert requests[1] < requests[0] - 0.2, "no retry any more"
+    assert Predictor(str(tmp_path / "empty"))(TURN) is None
+    assert predict(replace(TURN, name="other")) is None

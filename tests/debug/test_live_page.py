@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from starlette.testclient import TestClient
 
+from fsm_agent.cli.live_table import find_table
 from fsm_agent.debug.live.loading import Broken
 from fsm_agent.debug.live.page import LivePage
 from fsm_agent.debug.live.watched import Watched
@@ -17,6 +18,8 @@ from fsm_agent.diagram.versions.load import Version
 from fsm_agent.errors import ConfigError
 from fsm_agent.fsm.table import Table
 from tests.debug.test_live_patch import SHORT
+from tests.helpers.command_line import Cli
+from tests.helpers.waiting import until
 
 TOKEN = "the-token-of-this-test"
 HEADERS = {"x-fsm-agent-token": TOKEN}
@@ -94,7 +97,7 @@ def test_a_save_shows_the_picture_rows_proofs_and_bounds(served: Served) -> None
     bounds = {one["quantity"]: (one["before"], one["after"]) for one in view["shown"]["proof"]["bounds"]}
     assert bounds["moves"] == (4, 6)
     assert 'id="state-A"' in view["shown"]["map"]
-    assert view["shown"]["limits"] == [{"name": "tries", "value": 5, "written": True}]
+    assert view["shown"]["limits"] == [{"name": "tries", "value": 5, "before": 3, "written": True}]
 
 
 def test_a_broken_text_leaves_the_last_picture(served: Served) -> None:
@@ -214,3 +217,60 @@ def test_the_mode_of_the_file_stays(served: Served) -> None:
     assert served.edit(kind="limit", limit="tries", value=4)["written"]
     assert served.path.stat().st_mode & 0o777 == 0o640
     assert [one.name for one in served.path.parent.iterdir()] == ["short.py"]
+
+
+def test_what_is_watched_is_found_by_file_or_module(tmp_path: Path) -> None:
+    (tmp_path / "src" / "mine").mkdir(parents=True)
+    for name in ("one.py", "src/mine/__init__.py", "src/mine/tables.py"):
+        (tmp_path / name).write_text(SHORT)
+    src = tmp_path / "src" / "mine"
+    assert find_table("one.py", tmp_path) == (tmp_path / "one.py", "")
+    assert find_table("one.py:TABLE", tmp_path) == (tmp_path / "one.py", "TABLE")
+    assert find_table("mine.tables:TABLE", tmp_path) == (src / "tables.py", "TABLE")
+    assert find_table("mine:TABLE", tmp_path) == (src / "__init__.py", "TABLE")
+
+
+@pytest.mark.parametrize(
+    ("where", "says"),
+    [
+        ("gone.py", "there is no such file"),
+        ("gone.py:TABLE", "there is no such file"),
+        ("nowhere.tables:TABLE", "there is no such module"),
+        ("table.scxml", "only a table in Python is watched"),
+        ("table.js", "only a table in Python is watched"),
+        ("", "only a table in Python is watched"),
+    ],
+)
+def test_what_cannot_be_watched_is_one_line_on_the_command_line(where: str, says: str, cli: Cli) -> None:
+    code, out, err = cli("diagram", "--live", where)
+    assert (code, out) == (2, "")
+    assert says in err
+    assert err.count("\n") == 1
+
+
+@pytest.mark.skipif(os.name != "posix" or os.geteuid() == 0, reason="root reads everything")
+def test_a_file_that_may_not_be_read_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "short.py"
+    path.write_text(SHORT)
+    path.chmod(0)
+    with pytest.raises(ConfigError, match="the file cannot be read"):
+        Watched(path, loader=InProcess())  # type: ignore[arg-type]
+
+
+def test_a_version_that_fails_in_an_unforeseen_way_does_not_end_the_watch(tmp_path: Path) -> None:
+    odd = [RuntimeError("odd")]
+
+    def predict(table: Table) -> dict[str, Any]:
+        if odd:
+            raise odd.pop()
+        return {"turns": 1, "figures": []}
+
+    path = tmp_path / "short.py"
+    path.write_text(SHORT.replace('on("done"', 'on("fine", end("done", "B"), why="x"),\n        on("done"'))
+    watched = Watched(path, predict=predict, loader=InProcess())  # type: ignore[arg-type]
+    watched.start()
+    until(lambda: watched.view.broken is not None)
+    assert "RuntimeError: odd" in str(watched.view.broken)
+    path.write_text(SHORT)
+    until(lambda: watched.view.busy == "" and watched.view.broken is None)
+    watched.close()

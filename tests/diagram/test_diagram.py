@@ -132,7 +132,7 @@ def test_the_own_layout_is_complete_and_not_too_large() -> None:
     assert set(LAYOUT["arrows"]) == {(arrow.source, arrow.dest) for arrow in diagram.arrows}
     assert scene(TURN, LAYOUT).size == LAYOUT["size"]
     assert LAYOUT["size"][0] <= 1600
-    # only its ways out are arrows, and a long list is told by another one
+    # only its ways out are arrows, and a long list refers to another one
     ways = [(arrow.source, arrow.labels) for arrow in diagram.arrows if arrow.way_out]
     assert ways == [("CallLLM", ("text", "summary"))]
     text = visible_text(render(TURN, "svg", layout=LAYOUT))
@@ -180,7 +180,7 @@ def test_the_strict_reader_misses_what_mermaid_would_drop() -> None:
 @each_table
 def test_every_rows_label_and_guard_is_read_in_the_picture(table: Table, layout: Layout | None) -> None:
     """Each row has its rung or exit on the line of its event, inside the box of its state; the list of
-    another event of the same box stands for it after "as". Its guard is what a pointer shows."""
+    another event of the same box may be named instead, after "as". Its guard is what a pointer shows."""
     root = ET.fromstring(render(table, "svg", layout=layout))
     for row in table.rows:
         of_it = [e for e in root.iter() if row.id in e.get("data-rows", "").split()]
@@ -221,7 +221,7 @@ def test_only_what_is_proved_is_shown() -> None:
     checks, *bounds = proved("turn")
     assert "every turn ends" in checks
     assert bounds[0].startswith("visits of CallLLM ≤ ")
-    again = (on("again", go("Loop"), why="for ever"), on("said", end("answered", "Done"), why="or not"))
+    again = (on("again", go("Loop"), why="forever"), on("said", end("answered", "Done"), why="or not"))
     assert proof_lines(Table("endless", ("Loop", "Done"), "Done", (), lines_of({"Loop": again}))) == ()
 
 

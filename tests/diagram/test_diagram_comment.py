@@ -1,5 +1,5 @@
-"""The comment of a pull request: what stands in it, and the action that posts it, on a repository of two
-commits and against a server that answers as GitHub's does."""
+"""The comment on a pull request: its text, and the action that posts it, tried on a repository of two
+commits and a server that answers like GitHub's."""
 
 from __future__ import annotations
 

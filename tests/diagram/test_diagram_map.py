@@ -186,4 +186,4 @@ def test_each_check_has_a_plain_sentence() -> None:
     for name, sentence in SENTENCES.items():
         assert f"- **{name[0].upper()}{name[1:]}.** {sentence}" in page
     assert len(re.findall(r"^- \*\*", page.partition("## Properties")[0], re.MULTILINE)) == len(SENTENCES)
-    assert "demands" in sentence_of("a promise of a table of one's own")
+    assert "demands" in sentence_of("a promise of a custom table")

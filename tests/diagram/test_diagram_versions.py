@@ -50,8 +50,8 @@ def test_a_description_gives_the_same_table_again(table: Table) -> None:
 
 def test_a_property_that_is_not_proved_any_more_is_a_finding() -> None:
     """Also one that is taken away, and none for what is as it was."""
-    often = at_most("Rings so often as the limit says.", "rings", rung("ring"))
-    lost = eventually("Is delivered.", exits("delivered"), known="nobody may be there")
+    often = at_most("Rings within its limit.", "rings", rung("ring"))
+    lost = eventually("Is delivered.", exits("delivered"), known="the house may be empty")
     old = replace(courier(), properties=(often, lost))
     lines = tuple(replace(line, resets=("rings",)) if line.event == "broken" else line for line in old.lines)
     new, gone = replace(old, lines=lines), replace(old, properties=(lost,))
@@ -60,9 +60,9 @@ def test_a_property_that_is_not_proved_any_more_is_a_finding() -> None:
         for one in (new, gone, old)
         if (found := proofs(Version("old", old), Version("new", one)))
     ]
-    assert "- **property: Rings so often as the limit says.**: Rings so often" in told[0]
+    assert "- **property: Rings within its limit.**: Rings within" in told[0]
     assert "Drive.broken/1" in told[0]
-    assert "- **property: Rings so often as the limit says.**: was proved, and is claimed no more" in told[1]
+    assert "- **property: Rings within its limit.**: was proved, and is claimed no more" in told[1]
     assert not any("property" in text for text in told[2:])
     assert "Is delivered" not in "".join(told)
 

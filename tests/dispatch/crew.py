@@ -25,8 +25,8 @@ APP = "tests.dispatch.app:make_agent"
 
 
 def other_version(folder: Path) -> Path:
-    """The states as another version of them might be: one row says why in other words. Returns the folder that is to
-    stand first on Python's path."""
+    """Copy the states as another version: one row gives its reason in other words. Returns the folder to
+    put first on Python's path."""
     shutil.copytree(ROOT / "states", folder / "states", ignore=shutil.ignore_patterns("__pycache__"))
     table = folder / "states" / "fsm_agent_states" / "table.py"
     table.write_text(re.sub(r'why="([^"]+)"', r'why="\1, as ever"', table.read_text(), count=1))
@@ -77,12 +77,12 @@ class WorkerProcess:
         self.process.wait()
 
     def freeze(self) -> None:
-        """Let it stand still."""
+        """Suspend the process."""
         self.process.send_signal(signal.SIGSTOP)
         self.stopped = True
 
     def thaw(self) -> None:
-        """Let it go on."""
+        """Resume the process."""
         self.process.send_signal(signal.SIGCONT)
         self.stopped = False
 
@@ -147,7 +147,7 @@ def _journal(store: Store, turns: Turns, turn: str, finished: set[str]) -> Itera
 
 
 def unknown(store: Store) -> int:
-    """How many unsafe calls nobody knows the end of."""
+    """The number of unsafe calls with an unknown outcome."""
     return int(store.database.select("SELECT COUNT(*) FROM effects WHERE status = 'unknown'")[0][0])
 
 

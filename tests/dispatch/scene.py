@@ -1,4 +1,4 @@
-"""What tests of queued turns are played with: a tool that stands still, agents, a worker in this process."""
+"""What tests of queued turns use: a tool that blocks, agents, a worker in this process."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Told:
 
 
 class Held:
-    """A tool that stands still until it is let go, and counts how often it was begun."""
+    """A tool that blocks until it is released, and counts its calls."""
 
     def __init__(self) -> None:
         self.begun, self.go = list[str](), asyncio.Event()
@@ -74,7 +74,7 @@ def says(words: str, **more: Any) -> Callable[[], Agent[Any, Any]]:
 
 
 async def queued(store: Store, turn: str = "t-1") -> Order:
-    """A turn that is written down, and nobody was told of."""
+    """A turn that is stored, but that no worker was notified of."""
     order = Order("s-1", turn, DIGEST)
     await queue(store, order.turn, order.session, DIGEST, {"user_message": "go"})
     return order

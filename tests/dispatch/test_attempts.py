@@ -1,4 +1,4 @@
-"""Attempts at a turn: one has it, whoever else still runs it; what it did is not done again."""
+"""Attempts at a turn: only one owns it, even while others still run it, and what it did is not repeated."""
 
 from __future__ import annotations
 
@@ -83,13 +83,13 @@ async def test_a_later_attempt_in_the_same_process_stops_the_one_before(tmp_path
         await attempt(1)  # a frozen process was given it, and asks for its place late
     held.go.set()
     assert await second == "text_response"
-    assert len(held.begun) == 1, "nobody knows what became of the first call, so it is not repeated"
+    assert len(held.begun) == 1, "the outcome of the first call is unknown, so it is not repeated"
     rows = store.database.select("SELECT status FROM effects WHERE name = 'put'")
     assert rows == [("unknown",)]
 
 
 @pytest.mark.slow
-async def test_a_worker_that_cannot_write_stops_and_another_goes_on(tmp_path: Path) -> None:
+async def test_a_worker_that_cannot_write_stops_and_another_continues(tmp_path: Path) -> None:
     store, held = Store(tmp_path), Held()
     order = await queued(store)
     running = asyncio.create_task(attempted(store, order, 1, agent_with(held)))
@@ -97,7 +97,7 @@ async def test_a_worker_that_cannot_write_stops_and_another_goes_on(tmp_path: Pa
     lock = sqlite3.connect(tmp_path / "sessions.db", isolation_level=None)
     lock.execute("BEGIN IMMEDIATE")
     held.go.set()
-    with pytest.raises(StoreError, match="lock"):  # and not: it goes on in memory
+    with pytest.raises(StoreError, match="lock"):  # rather than continuing in memory
         await running
     lock.close()
     assert (await attempted(Store(tmp_path), order, 2, agent_with(held))) == "text_response"
@@ -134,7 +134,7 @@ async def test_children_are_taken_over_with_their_parent(tmp_path: Path) -> None
 
 @pytest.mark.parametrize("ended", [LOST, "text_response"])
 def test_a_turn_that_was_lost_is_never_reported_as_done(ended: str) -> None:
-    """Else its session would go on with the next one, which gives it up."""
+    """Otherwise its session would continue with the next one, which abandons it."""
     testing = pytest.importorskip("temporalio.testing")
     from temporalio.exceptions import ApplicationError
 
@@ -188,7 +188,7 @@ async def test_a_leaving_worker_says_in_a_line_what_it_hands_over(
     assert caplog.text == ""
 
 
-def test_a_worker_whose_process_has_ended_is_said_to_have_ended() -> None:
+def test_a_worker_whose_process_has_ended_is_reported_as_ended() -> None:
     pytest.importorskip("temporalio")
     from fsm_agent.dispatch.temporal.dispatcher import worker_seen
 

@@ -100,7 +100,7 @@ class Soak:
             try:
                 await dispatcher.submit(order)
             except Exception as error:  # the server is down: a worker finds the row
-                print(f"{order.turn} was not signalled: {error}")
+                print(f"{order.turn} was not signaled: {error}")
 
     async def written_down(self, order: Order, words: str) -> None:
         """A worker that is frozen in the middle of a commit holds the lock of the file: then once more."""
@@ -212,7 +212,7 @@ def test_nothing_is_lost_doubled_or_overtaken_in_a_minute_of_trouble(
     assert largest <= 1_000
 
 
-def test_how_soon_a_turn_begins_and_goes_on(server: TemporalServer, tmp_path: Path) -> None:
+def test_how_soon_a_turn_begins_and_continues(server: TemporalServer, tmp_path: Path) -> None:
     home, starts, takeovers = tmp_path / "home", list[float](), list[float]()
     store = Store(home)
     crew = [WorkerProcess(tmp_path, home, *options(server), slow=0.0).serves()]
@@ -290,7 +290,8 @@ def test_what_people_do_reaches_turns_through_temporal(
         await dispatcher.cancel(runs)  # the second way, without the controls of the store
         assert (await follower.followed(runs.turn)).interrupted
 
-        await queue(store, "t-found", "s-found", DIGEST, {"user_message": "found"})  # nobody is told of it
+        # A worker has to find this turn: it is queued without a signal.
+        await queue(store, "t-found", "s-found", DIGEST, {"user_message": "found"})
         await until_so(lambda: "found" in puts(), "the tool")
         crew.append(WorkerProcess(tmp_path, home, *options(server, slots=1), slow=0.0).serves())
         assert await asyncio.to_thread(crew.pop(0).leave) == 0

@@ -70,6 +70,7 @@ RUN = (
 """Their Python is run, and their configuration is read."""
 ELSEWHERE = {
     "docs/testing.md": "tests/testing/test_testing.py",
+    "docs/serve-openai.md": "tests/serve/test_openai_clients.py",
     "docs/coming-from.md": "tests/peers/test_coming_from.py",
     "CONTRIBUTING.md": "tests/house/test_contributing.py",
     "ARCHITECTURE.md": "tests/house/test_house.py",

@@ -161,7 +161,7 @@ class Brute:
             yield from map(set, itertools.combinations(names, count))
 
     def endless(self, edges: set[Any], again: set[str]) -> bool:
-        """Can a run go on forever that spends only counters of ``again``, and resets each of them?"""
+        """Can a run that spends only counters of ``again``, and resets each of them, last forever?"""
         left = {edge for edge in edges if edge[2] <= again}
         reached = {edge[0]: {edge[0]} for edge in left} | {edge[1]: {edge[1]} for edge in left}
         for _ in reached:
@@ -274,7 +274,7 @@ CLAIMS = (
     ),
     only_if("It rings only after a drive.", leaves("Ring"), leaves("Drive")),
     eventually("It is packed first.", leaves("Pack")),
-    eventually("It is delivered.", exits("delivered"), known="somebody may be out"),
+    eventually("It is delivered.", exits("delivered"), known="the house may be empty"),
     at_most("It comes to an end once.", 1, exits("delivered", "lost", "returned")),
     at_most("It is driven again as often as there are tries.", "tries", rung("drive again")),
     at_most(
@@ -340,7 +340,7 @@ def test_a_property_that_only_a_search_of_all_runs_proves_has_no_certificate() -
 
 
 # Mutations: each makes a certificate wrong by construction, or says that it cannot. Leaving out promises or
-# bounds is none of them: such a certificate claims less, and what it claims is true.
+# bounds is not a mutation: such a certificate claims less, and what it claims is true.
 
 
 def parts_of(chance: random.Random, made: Json, form: Json) -> tuple[Json, list[int]]:
@@ -634,7 +634,7 @@ def test_a_file_of_a_gigabyte_is_refused_after_two_megabytes(tmp_path: Path) -> 
     assert megabytes < 100
 
 
-def test_wrong_use_is_told(tmp_path: Path) -> None:
+def test_wrong_use_is_reported(tmp_path: Path) -> None:
     assert run_checker(tmp_path)[:2] == (
         2,
         "usage: python -I check_certificate.py CERTIFICATE.json TABLE.json\n",

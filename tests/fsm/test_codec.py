@@ -80,7 +80,7 @@ def test_what_has_no_codec_is_refused_by_name() -> None:
         codec_of(complex)
 
 
-def test_text_that_is_no_utf8_is_stored_in_ascii() -> None:
+def test_text_that_is_not_utf8_is_stored_in_ascii() -> None:
     assert dumps({"a": "\ud83dü漢"}).isascii()
     assert json.loads(dumps("\ud83d")) == "\ud83d"
 
@@ -88,7 +88,7 @@ def test_text_that_is_no_utf8_is_stored_in_ascii() -> None:
 @pytest.mark.parametrize(
     "value", [{1, 2}, object(), b"x", range(3), Usage], ids=lambda one: type(one).__name__
 )
-def test_what_is_no_json_is_never_stored_as_its_text(value: Any) -> None:
+def test_values_outside_json_are_never_stored_as_text(value: Any) -> None:
     assert json.loads(dumps({"a": MappingProxyType({"b": deque([Part(1)])})})) == {
         "a": {"b": [{"number": 1}]}
     }
@@ -128,7 +128,7 @@ class Part:
 
 @dataclass(slots=True)
 class Thing:
-    """A turn of somebody else's."""
+    """A turn of another application."""
 
     name: str = ""
     parts: list[str] = field(default_factory=list)
@@ -214,7 +214,7 @@ class Drive:
 
 @dataclass(slots=True)
 class Car:
-    """In two parts, which nobody sees in what is stored."""
+    """In two parts, which the stored form does not show."""
 
     name: str
     drive: Drive = field(default_factory=Drive, metadata={PART: True})

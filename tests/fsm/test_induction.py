@@ -1,4 +1,4 @@
-"""Promises of a table of one's own, proved by induction: a door that nobody may leave open."""
+"""Promises of a custom table, proved by induction: a door that must never stay open."""
 
 from __future__ import annotations
 

@@ -228,8 +228,8 @@ def test_a_lower_limit_has_no_larger_bound() -> None:
 
 
 class OneByOne(SqliteDatabase):
-    """Each job has a commit of its own, and when nobody waits for one, none before the next, so that commits
-    can be counted."""
+    """Commits each job separately. A commit that no caller waits for is put off until the next job, so that
+    commits can be counted."""
 
     group, late = 1, 60.0
 
@@ -291,7 +291,7 @@ def test_a_chunk_costs_the_same_in_a_long_stream() -> None:
     assert min(cost(100_000) for _ in range(2)) < 6 * min(cost(2_000) for _ in range(5))
 
 
-def test_what_is_costly_to_tell_is_made_only_for_somebody() -> None:
+def test_costly_reports_are_built_only_for_an_observer() -> None:
     callbacks = Callbacks({"transition": lambda turn: None})
     assert callbacks.hears(Transition)
     assert not callbacks.hears(ToolProgress)

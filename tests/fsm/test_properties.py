@@ -314,8 +314,8 @@ def judged(table: Table, *claims: Property) -> list[PropertyVerdict]:
 def test_what_the_courier_promises() -> None:
     promises = judged(
         courier(),
-        never("Nobody rings before there was a drive.", enters("Ring") & ~leaves("Drive", "Ring")),
-        at_most("A parcel is repacked so often as the limit says.", "repacks", enters("Pack")),
+        never("The courier never rings before a drive.", enters("Ring") & ~leaves("Drive", "Ring")),
+        at_most("A parcel is repacked as often as the limit allows.", "repacks", enters("Pack")),
         at_most("Three rings at most.", 3, rung("ring")),
         eventually("Who rang delivers.", exits("delivered"), after=enters("Ring")),
     )
@@ -329,7 +329,7 @@ def test_what_the_courier_promises() -> None:
 
 def test_a_counter_that_is_given_back_pays_for_nothing() -> None:
     """Resetting it in the row that leads back makes the number of moves larger than the limit."""
-    often = at_most("Drives again at most so often.", "tries", rung("drive again"))
+    often = at_most("Drives again within the limit.", "tries", rung("drive again"))
     since = replace(often, says="The same between two repackings.", since=enters("Pack"))
     table = replace(courier(), properties=(often, since))
     assert [one.verdict for one in judge(table)] == ["proved", "proved"]
@@ -353,9 +353,9 @@ def test_what_a_budget_forbids_is_proved_where_the_graph_does_not_know_it() -> N
         assert (BROKEN in steps) is breaks
 
 
-def test_a_known_counterexample_is_no_finding_and_a_proved_one_is() -> None:
+def test_a_known_counterexample_is_not_a_finding_and_a_proved_one_is() -> None:
     lost = eventually("Every parcel is delivered.", exits("delivered"), known="the street is long")
-    found = judged(courier(), lost, never("Nothing is forbidden.", NOTHING, known="nobody looked"))
+    found = judged(courier(), lost, never("Nothing is forbidden.", NOTHING, known="not examined"))
     assert [one.finding for one in found] == [
         None,
         "Nothing is forbidden. (never nothing): is proved, and declared as known not to hold; take known= away",

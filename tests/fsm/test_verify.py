@@ -129,7 +129,7 @@ def test_without_the_reset_of_rekeys_the_bound_is_the_drafted_one() -> None:
 def test_the_formulas_equal_exact_search(
     found: Bounds, seeds: range, caps: bool, most_pairs: int, least: int
 ) -> None:
-    """On random configurations, of which at least so many are small enough to be searched."""
+    """On random configurations, at least ``least`` of which are small enough to be searched."""
     compared = 0
     for seed in seeds:
         chance = random.Random(seed)
@@ -332,7 +332,7 @@ def small_limits(seed: int, caps: bool) -> dict[str, int]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("seeds", "least"), [(range(30), 5), (range(10_000, 11_000), 5)])
-def test_no_mutant_is_wrongly_said_to_end(seeds: range, least: int) -> None:
+def test_no_mutant_is_wrongly_proved_to_end(seeds: range, least: int) -> None:
     seen = check_mutants(seeds)
     assert min(seen["ends"], seen["loops"], seen["holes or overlaps"]) >= least, seen
 

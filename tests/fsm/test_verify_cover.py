@@ -55,7 +55,7 @@ def test_every_row_of_the_turn_is_taken(limits: Mapping[str, int] | None) -> Non
 
 @pytest.mark.slow
 def test_every_pair_of_rows_of_the_turn_is_taken_at_the_default_limits() -> None:
-    """But for eight that stand behind the cap of requests, which 360 requests have to be spent for; smaller
+    """Except for eight behind the cap on requests, which need 360 requests to be spent first; smaller
     limits show that they can be taken."""
     found = cover(TURN, DEFAULTS, pairs=True)
     rows, pairs = replay(TURN, list(found.scripts))

@@ -72,8 +72,8 @@ def test_no_flow_bound_of_a_mutant_is_below_exact_search() -> None:
 
 @pytest.mark.parametrize(("caps", "least", "largest"), [(False, 12_500, 12_640), (True, 5_900, 7_464)])
 def test_the_moves_of_a_turn_at_the_default_limits(caps: bool, least: int, largest: int) -> None:
-    """Driven through the machine. Nobody has found a run with as many moves as the flow says, nor proved that
-    there is none."""
+    """Driven through the machine. Whether any run has as many moves as the flow says is not known: none was
+    found, and none was ruled out."""
     proof = examine(TURN)
     flow = Flow(proof.with_caps if caps else proof.without_caps, DEFAULTS)
     priced = flow.most()

@@ -1,5 +1,5 @@
-"""The checkers against brute force on tables that nobody would write: random ladders, flags, caps, limits
-that are shared, resets in the wrong place. Mutants of the turn's table (``test_verify``) are all much like
+"""The checkers against brute force on tables that no person would write: random ladders, flags, caps,
+shared limits, resets in the wrong place. Mutants of the turn's table (``test_verify``) are all much like
 the turn; these are not."""
 
 from __future__ import annotations
@@ -117,7 +117,7 @@ def check(seeds: range) -> Tally[str]:
     return seen
 
 
-def test_a_flag_that_no_guard_tests_is_no_obstacle() -> None:
+def test_a_flag_without_a_guard_is_harmless() -> None:
     """It is set together with one that is tested; places that only differ in it are different locations."""
     both = Rung("both", "A", left("w"), ("w", "z"))
     ladder = on("e", both, Rung("step", "A", left("x"), ("x",)), end("over", "F"), why="")

@@ -15,7 +15,7 @@ from tests.helpers.tables import chain, courier, nested
 
 
 class TickingClock:
-    """A clock that is one second later whenever somebody looks."""
+    """A clock that advances by one second at each reading."""
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -78,7 +78,7 @@ def test_a_time_below_zero_is_refused() -> None:
         TimeLimit(-1)
 
 
-def test_what_is_being_done_is_told() -> None:
+def test_progress_is_reported() -> None:
     told: list[str] = []
     verify_table(courier(), dict.fromkeys(limit_names(courier()), 90), within=TimeLimit(20, told.append))
     assert told[:2] == ["bounds as formulas", "small scopes"]
@@ -101,7 +101,7 @@ def test_sums_that_occur_again_have_names_and_the_value_stays() -> None:
 
 
 def evaluated(formula: str, values: dict[str, int]) -> int:
-    """The number that a printed formula stands for."""
+    """The value of a printed formula."""
     numbers = re.sub(r"[a-z]\w*", lambda found: str(values[found[0]]), formula.replace("·", "*"))
     return int(eval(numbers))
 

@@ -1,5 +1,5 @@
-"""Answers in pieces, printed by a process of its own on a real pseudo terminal, and what stands on its screen
-and above it in the end. ``python -m tests.helpers.answer_terminal`` is that process."""
+"""Answers in pieces, printed by a separate process on a real pseudo terminal, and the text that its screen
+and scrollback hold in the end. ``python -m tests.helpers.answer_terminal`` is that process."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ LINES = 24
 
 
 class Paper(pyte.Screen):
-    """A screen that keeps the rows that scroll away. Each character is as wide as it is alone: terminals do not
-    agree about those that are drawn as one. ``pyte`` drops what follows some that have no width, and begins
-    a row for a mark that stands on the last letter of one."""
+    """A screen that keeps the rows that scroll away. Each character has its own width, because terminals
+    disagree about combined ones. ``pyte`` drops what follows some characters without width, and begins
+    a new row for a combining mark after the last column."""
 
     def __init__(self, columns: int) -> None:
         self.gone: list[str] = []

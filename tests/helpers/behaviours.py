@@ -52,7 +52,7 @@ class BehaviourRow:
 
 
 def behaviours() -> list[BehaviourRow]:
-    """The lines, in their order. Raises ``ValueError`` for a state that there is not."""
+    """The lines, in their order. Raises ``ValueError`` for an unknown state."""
     groups = tomllib.loads(LINES.read_text(encoding="utf-8"))
     return [_behaviour(group, id, *line) for group, lines in groups.items() for id, line in lines.items()]
 

@@ -11,8 +11,8 @@ from typing_extensions import TypedDict, get_type_hints, is_typeddict
 
 
 def adapter(kind: Any) -> TypeAdapter[Any]:
-    """Validates what ``kind`` allows and nothing else. By themselves the types ignore unknown keys, and check
-    the items of an ``Iterable`` only when somebody reads them."""
+    """Validates what ``kind`` allows and nothing else. By default, types ignore unknown keys, and check
+    the items of an ``Iterable`` only when they are read."""
     return TypeAdapter(_closed(kind, {}))
 
 

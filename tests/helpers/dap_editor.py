@@ -185,7 +185,7 @@ def agent_of(home: Path, script: Any, **options: Any) -> Agent:
 
 
 def workshop_of(home: Path, script: Any, **options: Any) -> DebugSession:
-    """``script`` is begun anew for each agent."""
+    """``script`` starts from the beginning for each agent."""
     return DebugSession(store_for(home, "normal"), lambda hint: agent_of(home, script, **options))
 
 

@@ -10,7 +10,7 @@ from tests.helpers.waiting import PATIENCE, until
 
 
 def give(debugger: Debugger, order: str, **body: Any) -> Status:
-    """Give an order and wait until the engine stands still."""
+    """Give an order and wait until the engine has settled."""
 
     async def ordered() -> Status:
         debugger.order(order, body)

@@ -1,5 +1,5 @@
-"""A program that takes the command line of ``docker`` or ``podman`` and has no engine behind it: what it is told
-is written down, and the command runs on this machine.
+"""A program with the command line of ``docker`` or ``podman`` but no engine: it records its arguments,
+and runs the command on this machine.
 
 As with an engine, the command is not a child of the program that was called: killing that one does not end it,
 ``rm --force`` does. Namespaces, mounts and limits are not made, so what a container keeps in is not shown by it."""

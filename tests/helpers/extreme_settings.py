@@ -90,7 +90,7 @@ def _numbers(path: tuple[str, ...], schema: Mapping[str, Any], known: Mapping[st
 
 
 def _range(schema: Mapping[str, Any]) -> tuple[float, float]:
-    """The least and the most; infinite where there is none."""
+    """The minimum and the maximum; infinite where the schema has no bound."""
     step = (lambda value, by: value + by) if schema["type"] == "integer" else math.nextafter
     far = 1 if schema["type"] == "integer" else math.inf
     low = schema.get("minimum", -math.inf)
@@ -161,7 +161,7 @@ PICTURE = b64encode(
 ).decode()
 TOOLSETS = ("core", "terminal", "web", "code", "memory", "skills", "todo", "sessions", "context", "clarify", "delegate")  # fmt: skip
 QUICK = 1
-"""A look at what hangs is at most so many seconds away, or nothing hangs."""
+"""Something hangs only if the clock is looked at again within this many seconds."""
 
 
 class HungClock(FakeClock):
@@ -187,7 +187,7 @@ def called(pick: random.Random, url: str) -> Reply:
         call("calculator", {"expression": "1/3"}),
         call("web_fetch", {"url": url}),
         call("memory", {"action": "add", "content": "a fact " * pick.choice([1, 20, 400])}),
-        call("todo", {"items": [{"text": "go on"}]}),
+        call("todo", {"items": [{"text": "continue"}]}),
         call("session_search", {"query": "row"}),
         call("clarify", {"question": "which?"}),
         call("delegate_task", {"tasks": [{"goal": "a task"}, {"goal": "another"}], "background": pick.random() < 0.3}),
@@ -319,7 +319,7 @@ def long_result(lines: int = 5_000) -> str:
 
 @tool(effect="pure", approval="ask")
 async def asks() -> str:
-    """Need a yes."""
+    """Need approval."""
     return "done"
 
 

@@ -1,4 +1,4 @@
-"""A keyring in a file, for processes that are told of it by ``PYTHON_KEYRING_BACKEND``."""
+"""A keyring in a file, for processes that select it with ``PYTHON_KEYRING_BACKEND``."""
 
 from __future__ import annotations
 

@@ -118,12 +118,12 @@ class Interrupt:
         self._agent = agent
 
     def __call__(self) -> None:
-        assert self._agent is not None, "nobody said whose turn it is"
+        assert self._agent is not None, "call aim first"
         self._agent.interrupt(self._message)
 
 
 async def break_off(agent: Agent, turn: Turn, requests: int) -> None:
-    """Play so many requests of a turn, and leave it as a process that ends there does: held by nobody."""
+    """Play ``requests`` requests of a turn, and leave it as after a crash: without an owner."""
     for _ in range(requests):
         await turn.step_into()
     store_for(str(agent.home)).let_go(turn.id)

@@ -44,7 +44,7 @@ class Keeper:
                 self.send_header("Content-Type", "application/json")
                 self.send_header("Content-Length", str(len(REPLY)))
                 self.send_header("Connection", "keep-alive")
-                self.send_header("Set-Cookie", "who=somebody; Path=/")
+                self.send_header("Set-Cookie", "who=client; Path=/")
                 self.end_headers()
                 self.wfile.write(REPLY)
                 self.close_connection = breaks

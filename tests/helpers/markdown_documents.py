@@ -193,7 +193,7 @@ class Writer:
             lines.append(f"| {' | '.join(cells)} |")
             if number:
                 self.document.places.append(lanes)
-            else:  # a heading may stand beside its first cell
+            else:  # a heading may share the row of its first cell
                 self.document.places[-1] += lanes
         return "\n".join(lines)
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from fsm_agent.conversation.effects import RunTool, ToolOutcome
+from fsm_agent.runtime.callbacks import Callbacks
 from fsm_agent.runtime.ports import Clock
 from fsm_agent.settings.model import Settings
 from fsm_agent.support.clock import SystemClock
@@ -61,6 +62,7 @@ async def bench(
     *,
     clock: Clock | None = None,
     environment: dict[str, str] | None = None,
+    callbacks: dict[str, Any] | None = None,
     **limits: Any,
 ) -> AsyncIterator[Bench]:
     settings, clock = (
@@ -68,7 +70,13 @@ async def bench(
         clock or SystemClock(),
     )
     found = McpServers.of(
-        servers, home=home, workdir=home, clock=clock, settings=settings, environment=environment
+        servers,
+        home=home,
+        workdir=home,
+        clock=clock,
+        settings=settings,
+        environment=environment,
+        callbacks=Callbacks(callbacks),
     )
     assert found is not None
     runner = ToolRunner([], clock=clock, more=found, poll=0.01)

@@ -1,5 +1,5 @@
-"""An MCP server made with the SDK: it speaks the newest protocol, in which a client must ask to be told of
-changes."""
+"""An MCP server made with the SDK: it speaks the newest protocol, in which a client must subscribe to
+notifications of changes."""
 
 from __future__ import annotations
 

@@ -1,21 +1,23 @@
-"""A small MCP server on standard input and output that does what a test tells it to.
+"""A small MCP server on standard input and output that a test can control.
 
 Started as ``python -I -S mcp_server.py OPTIONS``; it needs the standard library alone, so it starts at once.
 ``OPTIONS`` is a JSON object with any of
 
 ``tools``, ``later``
     as listed besides its own, and those listed after ``grow`` was called; one named ``meta`` gives back what
-    its call was sent with besides its arguments
+    its call was sent with besides its arguments, one named ``page_first`` wants a page opened first
 ``start``
     what to do before anything: ``die``, ``hang``, ``garbage``, ``endless``, or ``deaf`` to every question
 ``starts``, ``dies_after``
-    a file that gets a byte at each start; so many starts go well before ``start`` counts
+        a file that gets a byte at each start; this many starts succeed before ``start`` takes effect
 ``child``
     a file for the process id of a child that ignores every request to end
 ``lingers``
-    seconds for which the process goes on after it has closed its output, when it is told to die
+        seconds that the process keeps running after it has closed its output, when it is asked to exit
 ``stubborn``
     ignores the end of its input and the request to end
+``reads``
+    it has resources and prompts, and answers these methods with these results
 """
 
 from __future__ import annotations
@@ -77,14 +79,15 @@ def says(text: str, *, failed: bool = False) -> dict[str, Any]:
     return {"content": [{"type": "text", "text": text}], "isError": failed}
 
 
-def ask(method: str) -> Any:
+def ask(method: str, given: Any = None) -> Any:
     """The client's answer to a request of ours."""
     key = f"ask-{time.monotonic_ns()}"
-    params = {
+    usual = {
         "roots/list": {},
         "sampling/createMessage": {"messages": [], "maxTokens": 5},
         "elicitation/create": {"message": "who?", "requestedSchema": {"type": "object", "properties": {}}},
-    }[method]
+    }
+    params = given or usual[method]
     send(id=key, method=method, params=params)
     while key not in ANSWERS:
         time.sleep(0.005)
@@ -125,7 +128,7 @@ def run(key: Any, name: str, given: dict[str, Any]) -> dict[str, Any] | None:
             if "lingers" in OPTIONS:
                 os.close(sys.stdout.fileno())
                 time.sleep(OPTIONS["lingers"])
-            print(given.get("text", "it was told to die"), file=sys.stderr, flush=True)
+            print(given.get("text", "asked to exit"), file=sys.stderr, flush=True)
             os._exit(7)
         case "environment":
             return says(json.dumps(dict(os.environ)))
@@ -148,7 +151,15 @@ def run(key: Any, name: str, given: dict[str, Any]) -> dict[str, Any] | None:
             send(method="notifications/tools/list_changed")
             return says("grown")
         case "ask":
-            return says(json.dumps(ask(given["method"])))
+            return says(json.dumps(ask(given["method"], given.get("params"))))
+        case "page_first":
+            if not (opened := Path(given["path"])).exists():
+                opened.touch()
+                page = {"mode": "url", "message": "Pay", "url": given["url"], "elicitationId": "e1"}
+                error = {"code": -32042, "message": "pay first", "data": {"elicitations": [page]}}
+                send(id=key, error=error)
+                return None
+            return says("paid")
         case "cancelled":
             return says(json.dumps(CANCELLED))
     send(id=key, error={"code": -32602, "message": f"no such tool: {name}"})
@@ -178,10 +189,17 @@ def answer(message: dict[str, Any]) -> None:
         return
     elif method == "initialize":
         capabilities = {"tools": {"listChanged": True}, "logging": {}}
+        capabilities |= {"resources": {}, "prompts": {}} if OPTIONS.get("reads") else {}
         known = {"protocolVersion": message["params"]["protocolVersion"], "capabilities": capabilities}
         send(id=key, result={**known, "serverInfo": {"name": "s", "version": "1"}})
     elif method == "tools/list":
         send(id=key, result={"tools": listed()})
+    elif method in OPTIONS.get("reads", ()):
+        wanted = message.get("params") or {}
+        result = OPTIONS["reads"][method]
+        send(
+            id=key, result=json.loads(json.dumps(result).replace("$ARGUMENTS", str(wanted.get("arguments"))))
+        )
     elif method == "tools/call":
         threading.Thread(target=called, args=(key, message["params"]), daemon=True).start()
     else:

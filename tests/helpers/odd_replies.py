@@ -1,7 +1,7 @@
-"""Replies as the providers of each wire send them, every field of them, and what a bad day makes of one.
+"""Replies as the providers of each wire send them, with every field, and the ways in which they go wrong.
 
-The recordings follow the vendors' documentation; they hold every type of event, item, block and part that anybody
-reads here, and some that nobody does. The fields are found in the recordings, so that none is forgotten."""
+The recordings follow the vendors' documentation. They hold every type of event, item, block, and part that
+the ports read, and some that they ignore. The fields are taken from the recordings, so none is forgotten."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ class Recorded:
 # Odd values
 
 DIGITS = "@digits@"
-"""Stands for a whole number of 5,000 digits, which Python's own JSON neither reads nor writes."""
+"""Placeholder for a whole number of 5,000 digits, which Python's own JSON neither reads nor writes."""
 
 
 def nested(levels: int) -> Any:
@@ -414,7 +414,7 @@ def each_odd_field() -> Iterator[Recorded]:
 
 
 def each_odd_order() -> Iterator[Recorded]:
-    """Every stream cut behind each event, with two neighbours in the wrong order, and backwards."""
+    """Every stream cut behind each event, with two adjacent events swapped, and reversed."""
     for recorded in RECORDED:
         if recorded.is_stream:
             events = recorded.events

@@ -87,7 +87,7 @@ class OddServer:
 
 
 class Records(logging.Handler):
-    """Log records that tell of something nobody foresaw."""
+    """Log records that report an unforeseen problem."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -33,9 +33,9 @@ OF_A_FILE_ALONE = {
     "test_retention.py::test_what_is_old_goes_and_leaves_nothing_behind": "it lists the tables of a file",
     "test_retention.py::test_room_that_is_free_is_given_back": "the size of a file",
     "test_transfer.py::test_every_column_is_exported": "it reads the schema of a file",
-    "test_suspended.py::test_where_nothing_can_be_written": "a full disk; a server's turns stop instead",
+    "test_suspended.py::test_a_question_that_cannot_be_stored": "a full disk; a server's turns stop instead",
     "test_between_processes.py::test_a_process_whose_lock_file": "owners of a file hold locks on files",
-    "test_lost.py::test_nobody_goes_on": "owners of a file hold locks on files",
+    "test_lost.py::test_an_unstored_compaction": "owners of a file hold locks on files",
     "test_lost.py::test_a_turn_that_was_stopped": "owners of a file hold locks on files",
     "test_store_lineage.py::test_a_turn_is_given_up_together": "a file that fails in mid-transaction",
     "test_kill_matrix.py::test_a_turn_survives_being_killed_anywhere_and_its": "it copies the file at each point",
@@ -74,7 +74,7 @@ def url_of(home: Path | str) -> str:
 
 
 def same_database(home: Path, copy: Path) -> None:
-    """Let a copy of a home, which is gone on with in place of the home, have its schema."""
+    """Give a copy that replaces a home the schema of that home."""
     if PLACE in os.environ:
         _urls[str(copy.absolute())] = url_of(home)
 

@@ -1,8 +1,8 @@
 """Runs the blocks of a page from top to bottom, as a reader would who types all of them in one folder.
 
-Python is run in one namespace, each console line in a shell that knows what was exported before, a block with a title is a file. What a block prints is
-shown in a ``text`` block right behind it, or below the command; there ``…`` stands for anything, alone for any number
-of lines."""
+All Python blocks share one namespace. Each console line runs in a shell with the variables exported so far.
+A block with a title is a file. The output of a block is shown in a ``text`` block right behind it, or below
+the command; there ``…`` matches anything, and on a line of its own any number of lines."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ class PageBlocks:
     """The blocks of one page, and the folder that they are run in. ``namespace``: what its Python defines.
 
     ``<!-- skip: why -->`` above a block leaves it out; the reasons are in ``skipped``. Without ``commands``
-    nothing is started, and what stands below commands is not looked at."""
+    nothing is started, and the output below commands is ignored."""
 
     def __init__(self, page: Path, folder: Path, *, commands: bool = True) -> None:
         self.page, self.folder, self.commands = page, folder, commands

@@ -9,7 +9,9 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 WRITTEN = ROOT / "fsm_agent" / "debug" / "web" / "static" / "glossary.js"
-HEAD = "// Made from docs/glossary.md (python -m tests.helpers.page_glossary): words that the page explains where they stand.\n"
+HEAD = (
+    "// Made from docs/glossary.md (python -m tests.helpers.page_glossary): words that the page explains.\n"
+)
 WORDS = (
     "turn", "state", "event", "line", "rung", "ladder", "row", "guard", "counter", "limit", "cap", "flag", "move",
     "visit", "block", "call block", "iteration", "exit reason", "outcome", "effect class", "in doubt", "fork", "child",

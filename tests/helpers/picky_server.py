@@ -15,8 +15,8 @@ Body = dict[str, Any]
 
 @dataclass
 class Picky:
-    """What this model takes: tokens of prompt, tokens of a reply, images, streams, parameters. ``lies``: it
-    names this window instead of its own. ``cuts``: so many replies end before they are done."""
+    """The limits of this model: tokens of prompt and of a reply, images, streams, parameters. ``lies``: it
+    names this window instead of its own. ``cuts``: how many replies end too early."""
 
     window: int = 1_000_000
     output: int = 1_000_000

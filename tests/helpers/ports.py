@@ -21,11 +21,11 @@ KEY = "sk-test-0123456789abcdef"
 
 @dataclass(frozen=True)
 class Wire:
-    """A port and what is its own: names and words of its SDK and its provider.
+    """A port with the names and words of its SDK and its provider.
 
-    ``rows`` is the key of the messages in a body, ``auth`` the header of a key and ``bearer`` what stands
-    before it. ``empty`` are bodies of a 200 without a reply in them, with words of the message and the code.
-    ``broken`` is a chunk that is no JSON."""
+    ``rows`` is the key of the messages in a body, ``auth`` the header of a key and ``bearer`` its prefix.
+    ``empty`` are bodies of a 200 without a reply in them, with words of the message and the code.
+    ``broken`` is a chunk that is not JSON."""
 
     name: str
     port: type[Any]

@@ -1,7 +1,7 @@
 """The prose of the project, checked by proselint with the word list of ``docs/style.md``.
 
-``python -m tests.helpers.prose`` prints every finding. ``--check`` fails if a page has one, or if a package has
-more than ``tests/house/prose.toml`` allows. ``--lower`` stores the counts of packages that have fewer now."""
+``python -m tests.helpers.prose [FILE...]`` prints the findings in these files, by default in all pages and sources.
+``--check`` fails if there is one."""
 
 from __future__ import annotations
 
@@ -10,11 +10,8 @@ import io
 import re
 import sys
 import tokenize
-import tomllib
-from collections import Counter
 from collections.abc import Iterator, Mapping
 from functools import cache
-from pathlib import Path
 from typing import NamedTuple
 
 from proselint.checks import __register__ as published
@@ -25,7 +22,6 @@ from proselint.tools import LintFile
 from tests.helpers.sources import ROOT, text
 
 STYLE = "docs/style.md"
-ALLOWED = ROOT / "tests" / "house" / "prose.toml"
 PAGES = (
     "*.md",
     "docs/*.md",
@@ -55,7 +51,7 @@ WORDS_ONLY = {"house": True}
 """For sources: strings in them are pieces of sentences, which the published checks misread."""
 CODE = re.compile(
     r"^( *)(`{3,})[^\n]*\n.*?^\1\2$|<!-- table of.*?<!-- end of table -->|<!--.*?-->|<[^<>\n]+>|(?P<ticks>`+)[^`]+?(?P=ticks)|(?<=\])\([^()\s]*\)|https?://\S+"
-    r"|“[^”\n]*”|~~.*?~~|[\w./-]+\.(?:py|md|toml)\b",
+    r"|“[^”\n]*”|~~.*?~~|[\w./-]+\.(?:py|md|toml)\b|\bpython -m [\w.]+",
     re.MULTILINE | re.DOTALL,
 )
 """What is not prose on a page: blocks, tables made from the sources, spans of code, comments, tags, targets of
@@ -64,7 +60,7 @@ ENTRY = re.compile(r"^\| `(.+?)` \| (.+) \|$", re.MULTILINE)
 
 
 class Finding(NamedTuple):
-    """A word that should be another one. ``place``: path and line."""
+    """A word to replace, and where it is."""
 
     path: str
     line: int
@@ -129,57 +125,26 @@ def pages() -> list[str]:
     return sorted(found - GENERATED)
 
 
-def findings_on_pages() -> list[Finding]:
-    return [one for page in pages() for one in findings(page, without_code(text(page)))]
+def sources() -> list[str]:
+    """The Python files whose docstrings, comments, and strings are checked."""
+    found = {path for package in PACKAGES for path in (ROOT / package).rglob("*.py")} - {QUOTES}
+    return sorted(path.relative_to(ROOT).as_posix() for path in found)
 
 
-def findings_in_packages() -> list[Finding]:
-    paths = sorted({path for package in PACKAGES for path in (ROOT / package).rglob("*.py")} - {QUOTES})
-    return [
-        one
-        for path in paths
-        for one in findings(path.relative_to(ROOT).as_posix(), prose_of_python(text(path)), WORDS_ONLY)
-    ]
-
-
-def package_of(path: str) -> str:
-    """The entry of ``prose.toml`` that counts a file."""
-    return Path(path).parts[0]
-
-
-def allowed() -> Mapping[str, int]:
-    counts: Mapping[str, int] = tomllib.loads(ALLOWED.read_text(encoding="utf-8"))["findings"]
-    return counts
-
-
-def grown(counts: Mapping[str, int], most: Mapping[str, int]) -> list[str]:
-    """The packages that have more findings than they may."""
-    return [
-        f"{name}: {count} findings of prose, {most.get(name, 0)} allowed (python -m tests.helpers.prose)"
-        for name, count in sorted(counts.items())
-        if count > most.get(name, 0)
-    ]
-
-
-def lower(counts: Mapping[str, int], most: Mapping[str, int]) -> str:
-    """The file of allowed counts with each at most as high as before."""
-    kept = {name: min(counts[name], most.get(name, counts[name])) for name in sorted(counts)}
-    head = "# Findings of `python -m tests.helpers.prose` that a package may still have; `--lower` writes this file.\n"
-    return head + "[findings]\n" + "".join(f'"{name}" = {count}\n' for name, count in kept.items())
+def findings_in(path: str) -> Iterator[Finding]:
+    """The findings in a file of the project: a page or a Python source."""
+    if path.endswith(".py"):
+        return findings(path, prose_of_python(text(path)), WORDS_ONLY)
+    return findings(path, without_code(text(path)))
 
 
 def main(arguments: list[str]) -> int:
-    on_pages, in_packages = findings_on_pages(), findings_in_packages()
-    counts = Counter(package_of(one.path) for one in in_packages)
-    if "--lower" in arguments:  # the only way in which the file changes
-        ALLOWED.write_text(lower(counts, allowed() if ALLOWED.exists() else {}), encoding="utf-8")
-    if "--check" not in arguments:
-        print(*on_pages, *in_packages, sep="\n")
-    problems = [*map(str, on_pages), *grown(counts, allowed())]
-    if "--check" in arguments and problems:
-        print(*problems, sep="\n", file=sys.stderr)
-    print(f"prose: {len(on_pages)} findings on {len(pages())} pages, {sum(counts.values())} in the sources")
-    return bool(problems)
+    files = [name for name in arguments if name != "--check"] or [*pages(), *sources()]
+    found = [one for name in files for one in findings_in(name)]
+    for one in found:
+        print(one)
+    print(f"prose: {len(found)} findings in {len(files)} files")
+    return int("--check" in arguments and bool(found))
 
 
 if __name__ == "__main__":

@@ -1,5 +1,5 @@
-"""Questions for approval read back: the call that rows on a screen stand for, with nothing but what is
-documented of them."""
+"""Read questions for approval back: rebuild the call from the rows on a screen, using only the
+documented format."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _ROW = re.compile(rf"    (?P<place>(?:{_STEP})*) *(?P<sign>[│┆=]) (?P<text>.
 
 
 def call_in(screen: str) -> dict[Any, Any]:
-    """The arguments that the rows of a question stand for; see ``with_lists_as_objects``."""
+    """The arguments that the rows of a question show; see ``with_lists_as_objects``."""
     parts: list[tuple[str, str, str]] = []
     place = ""
     for row in screen.split("\n")[1:]:
@@ -68,7 +68,7 @@ def rebuilt(parts: Iterable[tuple[str, str, bool]]) -> dict[Any, Any]:
 
 
 def call_of(question: Mapping[str, Any]) -> dict[Any, Any]:
-    """The arguments that the parts of a question, as JSON, stand for."""
+    """The arguments that the parts of a question, as JSON, show."""
     return rebuilt((part["place"], original(part["shown"]), part["words"]) for part in question["parts"])
 
 

@@ -20,13 +20,13 @@ ATTEMPT = "model:attempt"
 
 
 class RequestBooks:
-    """Compares three counts of the requests of one turn after each move: those that the table's rows paid for, those
-    that the turn accounts for, and those that left by a wire. A fork may begin with other counters, so what is
-    compared is what was added since then; after a bug of ours, nothing. Where a debugger stands at the gate, it may
-    answer in the place of a model."""
+    """Compares three counts of the requests of one turn after each move: those paid for by the table's rows,
+    those that the turn accounts for, and those sent on a wire. A fork may begin with other counters, so only
+    what was added since then is compared, and nothing after an internal error. A debugger at the gate may
+    answer in place of a model."""
 
     def __init__(self, gate: PausePoint) -> None:
-        self.gate = weakref.ref(gate)  # a turn that is dropped lets go of its session
+        self.gate = weakref.ref(gate)  # a turn that is dropped releases its session
         self._turn = cast("TurnState", gate.turn)
         self._unaccounted, self._sent_before = self._open(), self._turn.accounting.request_count
         self._departed = self._attempts = 0

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TypeVar
 
 PART = 4
-"""One case in so many is played."""
+"""One case in this many is played."""
 
 Case = TypeVar("Case")
 
@@ -43,7 +43,7 @@ def seed(name: str) -> int:
 
 
 def most(whole: int) -> int:
-    """How many of so many random cases are played."""
+    """How many of ``whole`` random cases are played."""
     return whole if everything() else max(1, whole // PART)
 
 

@@ -25,7 +25,7 @@ _WHERE = b"\x1b[6n"
 
 
 class Screen:
-    """``rows`` are what stands on the screen now; ``shown`` is that without what differs from run to run."""
+    """``rows`` are the rows of the screen now; ``shown`` is the same without what differs from run to run."""
 
     def __init__(self, child: pexpect.spawn, columns: int, lines: int) -> None:
         self._child = child
@@ -42,14 +42,14 @@ class Screen:
         return _FRAMES.sub("*", _TIMES.sub(" T s", text))
 
     def colors(self, words: str) -> set[str]:
-        """The colors of the letters of these words, where they stand first."""
+        """The colors of the letters of these words, at their first place."""
         for number, row in enumerate(self._screen.display):
             if (at := row.find(words)) >= 0:
                 return {self._screen.buffer[number][column].fg for column in range(at, at + len(words))}
         raise AssertionError(f"{words!r} is not on the screen:\n{self.shown}")
 
     def until(self, words: str, *, gone: bool = False) -> None:
-        """Read until these words stand on the screen, or no longer."""
+        """Read until these words are on the screen, or are gone."""
         end = time.monotonic() + PATIENCE
         while any(words in row for row in self.rows) is gone:
             assert time.monotonic() < end, f"waited for {words!r}; the screen says:\n{self.shown}"
@@ -65,7 +65,7 @@ class Screen:
                 self._child.send(f"\x1b[{self._screen.cursor.y + 1};{self._screen.cursor.x + 1}R")
 
     def press(self, keys: str, until: str = "") -> None:
-        """Type, and read until these words stand on the screen."""
+        """Type, and read until these words are on the screen."""
         self._child.send(keys)
         if until:
             self.until(until)

@@ -68,13 +68,13 @@ def contents(rows: Iterable[Any]) -> list[Any]:
 
 
 async def moves(turn: Any, count: int) -> None:
-    """Let a turn make so many moves."""
+    """Let a turn make ``count`` moves."""
     for _ in range(count):
         await turn.step()
 
 
 def declared_dead(store: Store) -> None:
-    """As where the lock of a living process is not seen: what it runs may be taken over while it goes on."""
+    """Act as if the lock of a living process could not be seen: its turns may be taken over while it runs."""
     for sql in (
         "turns SET owner = 'gone' WHERE ended IS NULL",
         "sessions SET owner = 'gone' WHERE owner IS NOT NULL",
@@ -98,7 +98,7 @@ def unsafe_tool() -> tuple[Any, list[str]]:
 def left_unfinished(
     home: Path, script: Iterable[Any], moves: int, asked: str = "go", **options: Any
 ) -> tuple[str, str]:
-    """(session, turn) of a turn whose owner is gone after so many moves. ``options`` may name another
+    """(session, turn) of a turn whose owner is gone after ``moves`` moves. ``options`` may name another
     ``model``."""
     store = Store(home)
     found = asyncio.run(_some_moves(store, home, script, moves, asked, options))

@@ -4,10 +4,10 @@
     python -m tests.helpers.suite --workers 1 tests/fsm
     python -m tests.helpers.suite --budget 230 -m "not slow"   # fail when it costs a tenth more CPU than that
     python -m tests.helpers.suite --keep -m "not slow"         # keep this run's profile for the next budgets
-    python -m tests.helpers.suite --shuffle 7 -m "not slow"    # in an order of its own, the same one for each 7
+    python -m tests.helpers.suite --shuffle 7 -m "not slow"    # in random order, the same for each 7
 
-Each worker is a pytest process that takes one test file after the other, dearest first, so a file is imported
-by one worker alone. What is not an option of this program is handed to pytest as it is.
+Each worker is a pytest process that takes one test file after the other, slowest first, so a file is imported
+by one worker only. Unknown options are passed to pytest unchanged.
 
 CPU is user and system time of the workers and of every process that they started and waited for. The profile
 in ``benchmarks/measured/suite.json`` holds the CPU seconds of each test function that takes more than
@@ -324,7 +324,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def test_files(places: Sequence[str], ignored: Sequence[str], known: Mapping[str, float]) -> list[str]:
-    """The test files below the places, dearest first."""
+    """The test files below the places, slowest first."""
     found = {
         str(file.relative_to(ROOT))
         for place in places

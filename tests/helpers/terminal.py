@@ -35,7 +35,7 @@ class Terminal:
         return re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", self.screen).replace("\r\n", "\n")
 
     def until(self, words: str, times: int = 1) -> None:
-        """Read until the program has written this so many times."""
+        """Read until the program has written this ``times`` times."""
         self._read(lambda: self.screen.count(words) >= times, words)
 
     def ended(self) -> int:

@@ -17,5 +17,5 @@ def sections(path: Path) -> dict[str, list[str]]:
 
 
 def columns(lines: list[str]) -> list[tuple[str, str]]:
-    """What stands before and behind the arrow of each line."""
+    """The text before and behind the arrow of each line."""
     return [(left, right) for left, _, right in (line.partition(" ⇒ ") for line in lines)]

@@ -151,8 +151,8 @@ class Budget(IterationBudget):
 
 
 class Interferer:
-    """Stands at the gate: raises a bug, interrupts in the middle of a wait, or answers for a model as the
-    journal does when a process has ended in the middle of a request."""
+    """Acts at the gate: raises a bug, interrupts in the middle of a wait, or answers for a model as the
+    journal does after a crash in the middle of a request."""
 
     def __init__(self, interrupt: Callable[[], None]) -> None:
         self.bug = self.in_wait = self.lost = self.checks = False
@@ -281,7 +281,7 @@ class Driver:
             self.clock.advance(ENOUGH_REST)
 
     def _event(self, ahead: int) -> str:
-        """The event of the row that comes so many moves later."""
+        """The event of the row that is taken ``ahead`` moves later."""
         place = self.at + ahead
         return self.script.rows[place].event if place < len(self.script.rows) else ""
 

@@ -81,7 +81,7 @@ REASONS: dict[str, Forbids] = {
     "the iteration was paid before the compaction, or before the model was found to be silent": lambda a, b: (
         (a.source == "Compress" or a.id == "ClassifyError.rejected/1") and b.event == "starved"
     ),
-    "whoever failed at the summary is left alone for a while": lambda a, b: (
+    "a summarizer that failed is not asked again for a while": lambda a, b: (
         a.id == "Compress.unsummarized/3" and b.event == "oversized" and b.id != "BuildMessages.oversized/1"
     ),
     "a compaction that we wished for and that was not made leaves the estimate where it was": lambda a, b: (
@@ -107,7 +107,7 @@ REASONS: dict[str, Forbids] = {
     "without a model a summary is as short as was planned": lambda a, b: (
         a.rung == "no model" and b.event == "outgrown"
     ),
-    "without a model nobody is asked": lambda a, b: (
+    "without a model no summarizer is asked": lambda a, b: (
         a.rung == "no model" and b.event in ("unsummarized", "lost", "cancelled")
     ),
 

@@ -10,7 +10,7 @@ from tests.helpers.http_server import Answer, Asked, HttpServer
 
 
 class WebReplies(HttpServer):
-    """Answers with these (status, kind, body), the last one for ever; ``asked`` is what came."""
+    """Answers with these (status, kind, body), repeating the last; ``asked`` holds the requests."""
 
     def __init__(self, *replies: tuple[int, str, bytes]) -> None:
         self.asked: list[Asked] = []

@@ -83,7 +83,7 @@ ROUNDS = st.builds(
 HISTORIES = st.lists(ROUNDS | st.lists(MESSAGES, max_size=2), max_size=7).map(
     lambda parts: list(chain(*parts))
 )
-SCAFFOLD = (Message("assistant", "so far"), Message("user", "go on"))
+SCAFFOLD = (Message("assistant", "so far"), Message("user", "continue"))
 CHAT, RESPONSES, MESSAGES_API = ("chat_completions", "codex_responses", "anthropic_messages")
 CLAUDE = family_of(MESSAGES_API, "anthropic")
 NATIVE = View(MESSAGES_API, family=CLAUDE, issuer=HERE)
@@ -156,9 +156,9 @@ def _block_violations(block: dict[str, Any]) -> list[str]:
     if block["type"] == "tool_use" and not (
         re.fullmatch(r"[a-zA-Z0-9_-]+", block["id"]) and isinstance(block["input"], dict)
     ):
-        found.append(f"a call that is none: {block}")
+        found.append(f"not a valid call: {block}")
     if block["type"] == "tool_use" and not re.fullmatch(r"[a-zA-Z0-9_-]{1,128}", block["name"]):
-        found.append(f"a name that is none: {block['name']!r}")
+        found.append(f"not a valid name: {block['name']!r}")
     if block["type"] in ("thinking", "redacted_thinking") and "cache_control" in block:
         found.append("a mark in a thought")
     for inner in block["content"] if isinstance(block.get("content"), list) else ():

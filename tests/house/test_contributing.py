@@ -129,7 +129,7 @@ def test_everything_that_an_exercise_names_is_green_after_it(copy: Path) -> None
 
 @pytest.mark.slow
 def test_what_fails_before_an_exercise_is_done(copy: Path) -> None:
-    """The table alone, as the page says: who forgets the rest is told."""
+    """The table alone, as the page says: the checks report the forgotten rest."""
     patched(next(iter(EXERCISES.values()))[:1], copy)
     for arguments, says in (
         (("fsm_agent.diagram", "--check", "diagrams"), "stale: diagrams/turn.svg (run: "),
@@ -141,7 +141,7 @@ def test_what_fails_before_an_exercise_is_done(copy: Path) -> None:
 
 pytestmark = pytest.mark.slow
 NEEDS_A_MODEL, NEEDS_MORE = "--model openai", ("acp", "debug", "diagram diff", "worker")
-"""Commands that need a key, an editor, a browser, a repository with a history, or a program of one's own."""
+"""Commands that need a key, an editor, a browser, a repository with a history, or a custom program."""
 
 
 def commands() -> list[str]:

@@ -153,7 +153,7 @@ def test_the_files_it_names_are_there() -> None:
 
 
 LEFT = {ROOT / "fsm_agent" / "sessions" / "remote_commands.py"}
-"""Loads the debugger's end of a turn only where somebody debugs."""
+"""Loads the debugger's end of a turn only while debugging."""
 
 
 def loaded_by_name(path: Path) -> set[str]:

@@ -56,7 +56,7 @@ def test_each_promise_names_a_test_and_no_file_of_threats_is_forgotten() -> None
 # docs/verify.md
 
 
-def test_every_assumption_says_who_enforces_it_and_names_a_test() -> None:
+def test_every_assumption_names_its_enforcer_and_a_test() -> None:
     part = section(VERIFY, "What the proofs assume")
     assert len(rows(part)) >= 9
     for assumed, enforced, watched in rows(part):
@@ -212,7 +212,7 @@ def test_marks_are_written_so_that_they_are_found() -> None:
 
 MEASURED = ROOT / "benchmarks" / "measured" / "overhead.json"
 WORSE = 1.5
-"""Times the ratio that was measured before it counts as dearer: a core that others use moves it by a third."""
+"""A ratio is worse if it exceeds the stored one by this factor: a busy machine moves it by a third."""
 
 
 def ratios(found: Any) -> dict[str, float]:

@@ -1,19 +1,12 @@
-"""The prose check finds what it must, reads only prose, and its counts can only fall."""
+"""The prose check finds what it must, reads only prose, and fails on any finding."""
 
 from __future__ import annotations
 
-import re
+from pathlib import Path
 
-from tests.helpers.prose import (
-    findings,
-    grown,
-    lower,
-    package_of,
-    pages,
-    prose_of_python,
-    without_code,
-    word_list,
-)
+import pytest
+
+from tests.helpers.prose import findings, main, pages, prose_of_python, without_code, word_list
 from tests.helpers.sources import text
 
 
@@ -32,7 +25,7 @@ def test_a_word_that_is_written_twice_is_found() -> None:
 
 
 def test_code_links_and_quotations_are_not_prose() -> None:
-    page = "`goes on` [here](docs/nobody.md) “nobody”\n```text\nnobody\n```\n<!-- nobody -->\n~~nobody~~\n"
+    page = "`goes on` [here](docs/nobody.md) “nobody” python -m tests.behaviours\n```text\nnobody\n```\n<!-- nobody -->\n~~nobody~~\n"
     assert messages(page) == []
     assert without_code(page).count("\n") == page.count("\n")
     assert messages("value is None") == []
@@ -51,13 +44,17 @@ def test_half_a_surrogate_pair_in_a_string_does_not_stop_the_check() -> None:
     assert len(list(findings("a", prose_of_python('"\\ud800 nobody here"\n')))) == 1
 
 
-def test_counts_may_fall_and_not_rise() -> None:
-    assert grown({"a": 3, "b": 1}, {"a": 2, "b": 5}) == [
-        "a: 3 findings of prose, 2 allowed (python -m tests.helpers.prose)"
-    ]
-    assert grown({"new": 1}, {}) != []
-    assert re.findall(r'"(\w)" = (\d)', lower({"a": 3, "b": 1}, {"a": 2, "b": 5})) == [("a", "2"), ("b", "1")]
-    assert package_of("fsm_agent/fsm/table.py") == "fsm_agent"
+def test_a_finding_in_any_file_fails_the_check(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    page, source = tmp_path / "page.md", tmp_path / "source.py"
+    page.write_text("Nobody waits.\n", encoding="utf-8")
+    source.write_text('"""One.\n\nIt goes on."""\n', encoding="utf-8")
+    for path, line in ((page, 1), (source, 3)):
+        assert main(["--check", str(path)]) == 1
+        assert capsys.readouterr().out.startswith(f"{path}:{line}: write ")
+    clean = tmp_path / "clean.py"
+    clean.write_text('"""It continues."""\n', encoding="utf-8")
+    assert main(["--check", str(clean)]) == 0
+    assert capsys.readouterr().out == "prose: 0 findings in 1 files\n"
 
 
 def test_every_entry_of_the_word_list_is_read() -> None:

@@ -98,8 +98,8 @@ def library(tree: Path, packages: Sequence[str] = PACKAGES) -> dict[str, Mutant]
 
 
 def sample(candidates: Iterable[Mutant], count: int, seed: str, tree: Path) -> list[Mutant]:
-    """So many of them, the same ones for a seed, of each file as many as it has in proportion. Their order is one
-    of chance, so that the first of them are a sample, too."""
+    """``count`` candidates, the same ones for a seed, from each file in proportion to its size. The order is
+    random, so that any first part of them is a sample, too."""
 
     def chance(mutant: Mutant) -> str:
         return hashlib.sha256(f"{seed} {mutant.id}".encode()).hexdigest()
@@ -196,8 +196,8 @@ class Coverage:
         return self._mentions.get(name, [])
 
     def rounds(self, tests: Sequence[str], others: Sequence[str], seconds: float) -> list[list[str]]:
-        """Tests in rounds of one file each, the likeliest file first, for so many seconds: few of each file, then
-        more of each, then the others."""
+        """Tests in rounds of one file each, likeliest file first, for ``seconds`` seconds: few of each file,
+        then more of each, then the others."""
         found: list[list[str]] = []
         left, count = seconds, MOST_TESTS
         few, rest = (0, OF_ONE_FILE), (OF_ONE_FILE, None)

@@ -5,7 +5,7 @@ docstrings, text of all kinds, log records, assertions, ``__repr__``, decorators
 and options that are mostly a matter of taste (``KEYWORDS``).
 
 The id of a mutant is made of what is changed and where, never of a line number, so that the mutants of two
-revisions can be compared. Equal changes to equal statements of one function are told apart by their order."""
+revisions can be compared. Equal changes to equal statements of one function differ by a running number."""
 
 from __future__ import annotations
 

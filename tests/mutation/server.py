@@ -10,7 +10,7 @@ Jobs (``"do"`` names them)::
     {"do": "try", "options": [...], "rounds": [["ID", ...], ...], "usual": {"ID": SECONDS},
      "cpu": SECONDS, "patience": SECONDS}
 
-``record`` runs the tests once with instrumented sources: before each statement in a function stands an
+``record`` runs the tests once with instrumented sources: each statement in a function is preceded by an
 assignment into one shared ``bytearray``, so that after a test the array says which statements ran. ``try``
 runs tests, in rounds of one file each, and stops at the first that fails."""
 
@@ -52,8 +52,8 @@ FEW = 5
 class Instrument:
     """Compiles the sources so that they note which statements run.
 
-    ``statements`` are (file, line) in the order of the array; statements of modules and classes are none of
-    them, because they run when somebody imports the module."""
+    ``statements`` are (file, line) in the order of the array. Statements of modules and classes are left out,
+    because they run at import."""
 
     def __init__(self, sources: Sequence[str]) -> None:
         self._sources = {str(Path(name).resolve()): name for name in sources}
@@ -101,8 +101,8 @@ class Instrument:
 
 
 class Recorder:
-    """What each test runs and costs. Tests that do not pass are left out; what a file runs when it is
-    collected stands under its name."""
+    """What each test runs and costs. Tests that do not pass are left out; the statements that a file runs at
+    collection are stored under its name."""
 
     def __init__(self, instrument: Instrument, to: str) -> None:
         self._instrument, self._to = instrument, to

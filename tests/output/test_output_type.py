@@ -163,7 +163,7 @@ def test_a_type_without_a_schema_is_refused_in_one_line(kind: Any, words: str) -
 
 
 @pytest.mark.parametrize("schema", [{"type": "cty"}, {"properties": 3}, "x", ["object"]])
-def test_what_is_no_json_schema_is_refused_in_one_line(schema: Any) -> None:
+def test_an_invalid_json_schema_is_refused_in_one_line(schema: Any) -> None:
     with pytest.raises(ConfigError, match="not a JSON schema") as refused:
         JsonSchema(schema)
     assert "\n" not in str(refused.value)
@@ -184,7 +184,7 @@ def test_the_root_of_what_is_asked_for_is_an_object() -> None:
         assert OutputType[Any](kind).final_tool.parameters == spec.schema
 
 
-def test_a_context_is_no_part_of_what_is_asked_for() -> None:
+def test_a_context_is_not_part_of_the_schema() -> None:
     def pick(context: RunContext[int], name: str) -> str:
         """Pick a name."""
         return name
@@ -211,7 +211,7 @@ def test_objects_grow_while_they_are_written() -> None:
         assert str(after).startswith(str(before).rstrip("']"))
 
 
-def test_a_model_is_told_of_when_all_that_it_requires_is_there() -> None:
+def test_a_model_is_streamed_once_its_required_fields_are_there() -> None:
     told = told_of(OutputType(City), '{"name": "Bern", "people": 144000}', size=4)
     assert told[-1] == City(name="Bern", people=144000)
     assert all(isinstance(one, City) for one in told)
@@ -415,7 +415,7 @@ def pyright(folder: Path) -> list[str]:
 
 
 def needs_node() -> None:
-    """Pyright is a program of node's; where there is none, it is fetched, or cannot be."""
+    """Pyright needs Node.js; if it is missing, the package tries to download it."""
     try:
         done = subprocess.run(
             [sys.executable, "-m", "pyright", "--version"], capture_output=True, timeout=120
@@ -436,7 +436,7 @@ def test_checkers_know_what_an_answer_is(checker: object, tmp_path: Path) -> Non
     assert complaints(command, WRONG, tmp_path) == marked(WRONG)
 
 
-def test_what_checkers_are_told_of_arguments_is_what_there_is() -> None:
+def test_type_checkers_see_the_real_arguments() -> None:
     import inspect
 
     from fsm_agent import Agent

@@ -1,4 +1,4 @@
-"""An environment of its own for a program that nobody here wrote, made at first use and kept beside the
+"""A separate environment for a third-party program, made at first use and kept beside the
 checkout.
 
 A peer is never installed where the tests run: its dependencies are not ours, and its pytest plugin would load
@@ -20,7 +20,7 @@ from typing import Any, Self
 from uuid import uuid4
 
 ROOT = Path(__file__).resolve().parents[2] / ".peers"
-"""Ignored by git. Remove a folder in it to have that peer installed anew."""
+"""Ignored by git. Remove a folder in it to reinstall that peer."""
 SECONDS = 300
 """For the slowest download that is waited for."""
 

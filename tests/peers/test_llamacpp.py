@@ -65,7 +65,7 @@ def small() -> Iterator[LlamaCpp]:
 
 @pytest.fixture(scope="module")
 def tireless() -> Iterator[LlamaCpp]:
-    """Goes on for more than a minute."""
+    """A server whose reply takes more than a minute."""
     with peer(4096, tireless=True) as server:
         yield server
 
@@ -151,7 +151,7 @@ def play(
 
 
 def conversation(tokens: int) -> list[dict[str, str]]:
-    """So many tokens of old questions and answers, forty or so each."""
+    """About ``tokens`` tokens of old questions and answers, around forty each."""
     rounds = range(tokens // 80)
     return [
         {"role": role, "content": f"{said} {number}: " + FILLER * 7}
@@ -221,7 +221,7 @@ def test_the_server_reads_only_what_is_new(brief: LlamaCpp, mode: str) -> None:
 
 
 def test_no_turn_meets_the_end_of_the_connection_before(brief: LlamaCpp, mode: str) -> None:
-    """The server closes after each stream, though it promises to go on."""
+    """The server closes after each stream, though it promises to keep the connection open."""
     heard = Heard()
     with agent_for(brief, mode, heard) as agent:
         assert [ask(agent, heard, "Say hello.", []).failures for _ in range(8)] == [[]] * 8

@@ -1,4 +1,4 @@
-"""Real turns against PyPI ``llmock``, a fault server that nobody here wrote: each of its faults has its end.
+"""Real turns against PyPI ``llmock``, a third-party fault server: each fault leads to its documented end.
 
 A streamed text of four words is eight chunks there: the role, four words, the finish reason, the usage,
 ``[DONE]``. A call of ``note`` is eight too: the role, the name without arguments, three pieces of arguments,
@@ -117,14 +117,14 @@ class Played:
 def play(
     llmock: LLMock, *behaviours: Behaviour, clock: Clock | None = None, history: Any = None, **options: Any
 ) -> Played:
-    """One turn that meets these behaviours, then a plain one of the same session; both are checked."""
+    """One turn with these faults, then a plain one in the same session. Both are checked."""
     clock, heard = clock or FakeClock(), Heard()
     options = {"model": "openai:gpt-x", "api_key": "key", "tools": (), "toolsets": [], **options}
     agent = Agent(base_url=llmock.url, clock=clock, callbacks=heard.functions(), **options)
     try:
         llmock.reset()
         llmock.queue(*behaviours)
-        turn = agent.start("go on", conversation_history=history)
+        turn = agent.start("continue", conversation_history=history)
         result = turn.run()
         waits, shown = (
             list(getattr(clock, "sleeps", ())),
@@ -143,8 +143,8 @@ def play(
 
 
 def check(result: TurnResult, steps: Sequence[Step], requests: Sequence[Mapping[str, Any]]) -> None:
-    """What holds after every turn, whatever the peer did. Stored user rows may stand beside each other, where
-    the answer between them was only a note for people; on the wire they are one."""
+    """What holds after every turn, whatever the peer did. Stored user rows may be adjacent, where
+    the answer between them was only a note for people. On the wire they are one row."""
     assert result.attempts == len(requests), "the peer saw another number of requests"
     assert sum(bool(result[name]) for name in SHOWN) == 1
     assert result.messages[-1]["role"] == "assistant"
@@ -225,7 +225,7 @@ def test_what_happens_once_has_its_end(llmock: LLMock, name: str) -> None:
         (529, 3, "api_retries_exhausted", "overloaded"),
     ],
 )
-def test_an_error_for_ever(llmock: LLMock, status: int, attempts: int, ended: str, named: str) -> None:
+def test_an_error_forever(llmock: LLMock, status: int, attempts: int, ended: str, named: str) -> None:
     played = play(llmock, fail(status, times=None))
     assert (*played.end, played.outcome) == (attempts, ended, named, "failed")
     assert played.result.error
@@ -247,12 +247,12 @@ def test_retry_after_is_what_is_waited(llmock: LLMock, status: int, seconds: flo
 
 
 def test_a_quota_says_how_long_to_wait() -> None:
-    """Two requests a minute, and a clock of ours that the peer does not share: the third is told to wait half
+    """Two requests a minute, and a clock of ours that the peer does not share: the third must wait half
     a minute."""
     with peer(RPM=2) as llmock:
         clock = FakeClock()
         agent = Agent("openai:gpt-x", base_url=llmock.url, api_key="key", toolsets=[], clock=clock)
-        results = [agent.run_conversation("go on") for _ in range(3)]
+        results = [agent.run_conversation("continue") for _ in range(3)]
         agent.close()
         assert [result.attempts for result in results] == [1, 1, 3]
         assert results[2].turn_exit_reason == "api_retries_exhausted"
@@ -291,7 +291,7 @@ def test_a_window_that_is_really_counted() -> None:
         assert played.outcome == "completed"
 
 
-def test_an_overflow_for_ever(llmock: LLMock) -> None:
+def test_an_overflow_forever(llmock: LLMock) -> None:
     played = play(llmock, {**OVERFLOW, "times": None}, history=long_history())
     assert played.end[1:] == ("overflow_uncompressible", "context_overflow")
     assert len(played.result.compressions) <= 3
@@ -300,7 +300,7 @@ def test_an_overflow_for_ever(llmock: LLMock) -> None:
 # Slow
 
 
-def test_a_stream_that_goes_on_slowly_is_not_killed() -> None:
+def test_a_slow_stream_is_not_killed() -> None:
     """Eight chunks, each well inside the limit, together beyond it."""
     with peer(STREAM_CHUNK_DELAY_MS=200) as llmock:
         played = play(llmock, says(), settings=IMPATIENT)
@@ -345,7 +345,7 @@ def test_broken_after_the_finish_reason_is_whole(llmock: LLMock, kind: str, afte
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_broken_before_any_text_for_ever(llmock: LLMock, kind: str) -> None:
+def test_broken_before_any_text_forever(llmock: LLMock, kind: str) -> None:
     """A connection that breaks is worth a new client (three attempts more); a server that hangs is not."""
     played = play(llmock, stream_fault(kind, 1, times=None), settings=IMPATIENT)
     attempts, named = (3, "stale") if kind == "stall" else (6, "timeout")
@@ -353,7 +353,7 @@ def test_broken_before_any_text_for_ever(llmock: LLMock, kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_broken_in_the_text_for_ever(llmock: LLMock, kind: str) -> None:
+def test_broken_in_the_text_forever(llmock: LLMock, kind: str) -> None:
     played = play(llmock, stream_fault(kind, 3, times=None), says(times=None), settings=IMPATIENT)
     assert (*played.end, played.outcome) == (4, "length_exhausted", None, "partial")
     assert played.result.final_response == "alpha beta " * 4
@@ -483,9 +483,9 @@ FAULTS: dict[str, tuple[list[Behaviour], int, tuple[str, str] | None]] = {
     "429 with Retry-After": ([fail(429, retry_after=7), says()], 2, None),
     "401": ([fail(401)], 1, ("non_retryable_error", "auth")),
     "500 twice": ([fail(500, 2), says()], 3, None),
-    "500 for ever": ([fail(500, 3)], 3, ("api_retries_exhausted", "server_error")),
+    "500 forever": ([fail(500, 3)], 3, ("api_retries_exhausted", "server_error")),
     "529 twice": ([fail(529, 2), says()], 3, None),
-    "529 for ever": ([fail(529, 3)], 3, ("api_retries_exhausted", "overloaded")),
+    "529 forever": ([fail(529, 3)], 3, ("api_retries_exhausted", "overloaded")),
     "overflow": ([{**OVERFLOW, "times": 1}], 1, ("overflow_uncompressible", "context_overflow")),
     **BEFORE_TEXT,
     "malformed arguments": (MALFORMED, 3, None),
@@ -502,7 +502,7 @@ def test_each_fault_has_the_same_end_in_every_mode(llmock: LLMock, model: str, f
     url = f"{root}/anthropic" if model.startswith("anthropic") else llmock.url
     options = {"tools": [note], "toolsets": [], "clock": clock, "settings": IMPATIENT}
     agent = Agent(model, base_url=url, api_key="key", **options)
-    result, requests = agent.run_conversation("go on"), llmock.requests()
+    result, requests = agent.run_conversation("continue"), llmock.requests()
     agent.close()
     reason, named = failed or ("text_response", None)
     assert (len(requests), result.turn_exit_reason.value, result.failure_class) == (attempts, reason, named)

@@ -1,4 +1,4 @@
-"""Real MCP servers that nobody here wrote: listed, called, killed in mid-call, connected again.
+"""Real third-party MCP servers: listed, called, killed during a call, reconnected.
 
 Two of them speak the protocol as it was in 2025, with a handshake and sessions; ``mcp-server-time`` speaks
 the newest, without."""
@@ -183,7 +183,7 @@ async def test_streamable_http(tmp_path: Path) -> None:
             assert "Echo: back" in (await table.call("far__echo", message="back")).text
             server.kill()
             server.start()
-            # a session that the server forgot is begun anew
+            # a session that the server forgot is started again
             forgotten = await table.call("far__echo", message="you do not know me")
             assert "Echo: you do not know me" in forgotten.text
 

@@ -129,7 +129,7 @@ def test_the_same_sources_make_the_same_bytes(sources: Sources) -> None:
         (("sonnet",), "gpt-5", set()),
     ],
 )
-def test_some_model_families_are_told_to_act(setting: Any, model: str, expected: set[str]) -> None:
+def test_some_model_families_are_prompted_to_act(setting: Any, model: str, expected: set[str]) -> None:
     text = enforcement(Settings(prompt={"enforce_tool_use": setting}).prompt.enforce_tool_use, model, ["x"])
     assert {note for note in (ENFORCE, OPENAI_NOTE, GOOGLE_NOTE) if note in text} == expected
     assert not enforcement(setting, model, [])
@@ -163,7 +163,7 @@ def test_platform_hints_are_added_to_or_replaced() -> None:
         ({}, "6.1.0", "run/.containerenv", "container"),
     ],
 )
-def test_what_is_special_about_a_machine_is_said(
+def test_special_environments_are_described(
     tmp_path: Path, environ: dict[str, str], release: str, sign: str, said: str
 ) -> None:
     if sign:
@@ -305,7 +305,7 @@ def test_front_matter_is_read_as_yaml_writes_it() -> None:
         "license: MIT # really",
         'title: "A: \\"quoted\\" one"',
         "long: begins here",
-        "  goes on",
+        "  ends here",
         "# a comment",
         "empty:",
         "---",
@@ -314,7 +314,7 @@ def test_front_matter_is_read_as_yaml_writes_it() -> None:
     ]
     values = front_matter("\n".join(said))
     expected = {"name": "pdf's", "description": "Reads PDF files. And writes them.", "license": "MIT"}
-    more = {"title": 'A: "quoted" one', "long": "begins here goes on", "metadata": "author: x", "empty": ""}
+    more = {"title": 'A: "quoted" one', "long": "begins here ends here", "metadata": "author: x", "empty": ""}
     assert values == expected | more
     for text in ("", "no front matter", "---\nname: x\nnever closed", "text\n---\nname: x\n---\n"):
         assert front_matter(text) == {}

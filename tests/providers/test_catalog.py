@@ -1,4 +1,4 @@
-"""What is known of models, and what is said of those that nobody knows."""
+"""The catalog's facts about models, and the warning for unknown ones."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def test_an_unknown_model_gets_a_safe_guess(model: str, window: int | None, word
     assert choose(model, "http://127.0.0.1:9/v1", "k", context_window=9_000).guess == ""
 
 
-def test_a_guess_is_said_once_in_a_process(tmp_path: Path) -> None:
+def test_a_guess_is_reported_once_in_a_process(tmp_path: Path) -> None:
     told: list[str] = []
     with ScriptedServer([text("a"), text("b"), text("c"), text("d")]) as server:
         for model in ("openai:gpt-99", "openai:gpt-99", "openai:gpt-98", "openai:gpt-5"):
@@ -111,7 +111,7 @@ def test_a_guess_is_said_once_in_a_process(tmp_path: Path) -> None:
     assert len(GUESSES - {MADE_UP}) == 2
 
 
-def test_a_guess_about_a_fallback_is_said_when_it_is_gone_to(tmp_path: Path) -> None:
+def test_a_guess_about_a_fallback_is_reported_at_the_switch(tmp_path: Path) -> None:
     told: list[str] = []
     with ScriptedServer(repeat(status(401))) as bad, ScriptedServer([text("fine")]) as good:
         agent = Agent(
@@ -123,7 +123,7 @@ def test_a_guess_about_a_fallback_is_said_when_it_is_gone_to(tmp_path: Path) -> 
     assert [line for line in told if "nothing is known of local:phi" in line]
 
 
-def test_what_nobody_knows_is_tried_where_a_refusal_is_mended() -> None:
+def test_unknown_features_are_tried_where_a_refusal_is_repaired() -> None:
     facts = choose("openai:gpt-99", api_key="k").facts
     assert [facts.can_read(kind) for kind in ("image", "audio", "file")] == [True, False, False]
     routed = choose("openrouter:nobody/nothing", api_key="k").facts

@@ -89,7 +89,7 @@ def test_a_port_that_is_dropped_lets_its_connections_go() -> None:
         asyncio.run(play(server))
 
 
-def test_a_loop_that_ends_closes_what_nobody_closed() -> None:
+def test_a_loop_that_ends_closes_open_clients() -> None:
     async def play(server: Keeper) -> None:
         port = CHAT.make(server.url, KEY)
         await ask(port)
@@ -151,7 +151,7 @@ def test_a_connection_that_was_closed_while_idle_is_not_used(breaks: bool, secur
 
 @over_both
 async def test_the_end_of_a_connection_that_the_loop_had_no_time_to_see_is_seen(secure: bool) -> None:
-    """The loop stands still while the server closes, and the next request comes before it looks around."""
+    """The loop is blocked while the server closes, and the next request comes before it polls again."""
     with Keeper(secure=secure, breaks=True).serving() as server:
         port = CHAT.make(server.url, KEY)
         for number in range(1, 4):
@@ -166,7 +166,7 @@ async def test_the_end_of_a_connection_that_the_loop_had_no_time_to_see_is_seen(
 async def test_a_request_that_met_the_end_of_its_connection_is_one_and_is_not_sent_again(
     secure: bool,
 ) -> None:
-    """Nobody knows what the server has done with it: it counts, and only the table sends another."""
+    """Whether the server has acted on it is unknown: it counts, and only the table sends another."""
     with Keeper(secure=secure, mute_after=1).serving() as server:
         port = CHAT.make(server.url, KEY)
         assert isinstance(await port.call(CHAT.request(stream=False), Seen()), ModelReply)
@@ -204,7 +204,7 @@ OTHERS: list[Callable[[str, pytest.MonkeyPatch], Any]] = [
 
 
 @pytest.mark.parametrize("other", OTHERS, ids=["key", "address", "headers", "timeout", "proxy", "account"])
-async def test_what_is_made_of_other_things_is_shared_with_nobody(
+async def test_clients_made_of_other_parts_are_not_shared(
     other: Callable[[str, pytest.MonkeyPatch], Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     one = CHAT.make("http://127.0.0.1:9/v1", KEY)
@@ -215,7 +215,7 @@ async def test_what_is_made_of_other_things_is_shared_with_nobody(
     await two.aclose()
 
 
-async def test_nothing_that_a_server_had_one_port_remember_is_told_by_it_or_another() -> None:
+async def test_cookies_of_a_server_are_never_sent_back() -> None:
     with Keeper(secure=False).serving() as server:
         ports = [CHAT.make(server.url, KEY) for _ in range(3)]
         for port in (*ports, ports[0]):
@@ -225,7 +225,7 @@ async def test_nothing_that_a_server_had_one_port_remember_is_told_by_it_or_anot
             await port.aclose()
 
 
-async def test_a_client_that_nobody_has_any_more_is_forgotten() -> None:
+async def test_an_unused_client_is_forgotten() -> None:
     port = CHAT.make("http://127.0.0.1:9/v1", KEY)
     await port.ready()
     mine = [key for key in CLIENTS if key[0] is asyncio.get_running_loop()]  # type: ignore[index]

@@ -90,7 +90,7 @@ def test_what_was_refused_once_is_not_asked_for_again(
 
 
 def test_the_longest_reply_is_learned_where_one_must_be_asked_for(tmp_path: Path) -> None:
-    """On the Messages wire each request has a cap, also when nobody set one."""
+    """On the Messages wire each request has a cap, even if the user set none."""
     why = "max_tokens: 128000 > 8192, which is the maximum allowed number of output tokens for claude-x"
     error = {"type": "error", "error": {"type": "invalid_request_error", "message": why}}
     with ScriptedServer([status(400, body=error), text("a"), text("b")]) as server:
@@ -184,7 +184,7 @@ def test_a_turn_that_came_in_a_file_teaches_nothing(tmp_path: Path, imported: bo
 def test_a_server_that_names_a_window_of_one_token_does_not_make_its_model_useless(tmp_path: Path) -> None:
     with picky(lies=1) as server:
         one = agent(server, tmp_path, model="openai:gpt-x")
-        assert one.run_conversation("go").failed  # whoever may refuse everything can refuse this turn
+        assert one.run_conversation("go").failed  # a server that may refuse everything can refuse this turn
         one.close()
         assert facts(tmp_path).all() == ()
         assert ask(server, tmp_path, model="openai:gpt-x") == 1
@@ -243,21 +243,21 @@ def test_what_is_out_of_bounds_is_not_kept(
     '{"facts": [{"provider": "local", "model": "m", "address": "' + URL + '", "name": "window", "value": 1, "at": 9e9}]}',
     '{"facts": [{"provider": "local", "model": "m", "address": "' + URL + '", "name": "approve", "value": 1, "at": 9e9}]}',
 ])  # fmt: skip
-def test_a_file_that_is_no_good_counts_as_nothing_learned(tmp_path: Path, text: str) -> None:
+def test_a_damaged_file_counts_as_nothing_learned(tmp_path: Path, text: str) -> None:
     (tmp_path / LEARNED).write_text(text, encoding="utf-8", errors="surrogateescape")
     assert facts(tmp_path).all() == ()
     facts(tmp_path).keep([Lesson("local", "m", URL, "vision")])
     assert [one.name for one in facts(tmp_path).all()] == ["vision"]
 
 
-def test_a_fact_is_believed_for_so_many_days(tmp_path: Path) -> None:
+def test_a_fact_expires(tmp_path: Path) -> None:
     facts(tmp_path, now=1_000_000.0).keep([Lesson("local", "m", URL, "vision")])
     day = 86_400.0
     ages = {-2: False, 0: True, 6.9: True, 7.1: False}
     assert {age: bool(facts(tmp_path, now=1_000_000.0 + age * day).all()) for age in ages} == ages
 
 
-def test_many_writers_lose_nothing_and_nobody_else_can_read_it(tmp_path: Path) -> None:
+def test_many_writers_lose_nothing_and_other_users_cannot_read_it(tmp_path: Path) -> None:
     def write(number: int) -> None:
         address = "https://me:secret@h.example/v1?key=secret"
         facts(tmp_path / "home").keep([Lesson("local", f"m{number}", address, "vision")])

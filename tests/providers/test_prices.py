@@ -1,4 +1,5 @@
-"""What a turn cost: known prices exactly, a model of one's own as included, everything else as unknown, never as 0."""
+"""What a turn cost: known prices exactly, custom models with their given price, everything else as unknown,
+never as 0."""
 
 from __future__ import annotations
 

@@ -33,8 +33,8 @@ class Resumed:
 def raced(
     work: float, left: Callable[[], float], *, stop: float = 9, tick: Callable[[], None] | None = None
 ) -> tuple[Finish, int]:
-    """How a race ended, and how often who waited was resumed: ``work`` and an interrupt come after so many
-    seconds."""
+    """How a race ended, and how often the waiting task was resumed. ``work`` and ``stop``: seconds until the
+    work is done and until the interrupt."""
 
     async def race() -> tuple[Finish, int]:
         interrupted, loop = asyncio.Event(), asyncio.get_running_loop()
@@ -52,7 +52,7 @@ def raced(
     return asyncio.run(race())
 
 
-def test_a_look_at_the_clock_wakes_nobody() -> None:
+def test_reading_the_clock_wakes_no_task() -> None:
     looks: list[int] = []
     finish, resumed = raced(0.1, lambda: 9, tick=lambda: looks.append(1))
     assert finish == "done"
@@ -66,7 +66,7 @@ def test_the_first_of_the_three_ends_it() -> None:
     assert raced(9, lambda: 9, stop=0.01)[0] == "interrupted"
 
 
-def test_what_a_look_raises_reaches_who_waits() -> None:
+def test_an_error_while_polling_reaches_the_waiting_task() -> None:
     def fails() -> None:
         raise LookupError("a bug")
 

@@ -125,7 +125,7 @@ def test_a_compaction_leaves_the_rows_before_the_conversation_where_they_are() -
         ("hello", "prompt.prefill is out of range; given: hello"),
     ],
 )
-def test_what_is_no_row_before_a_conversation_is_refused_in_one_line(rows: Any, named: str) -> None:
+def test_an_invalid_row_before_a_conversation_is_refused_in_one_line(rows: Any, named: str) -> None:
     with pytest.raises(ConfigError) as refused:
         Agent(ScriptedModel([]), settings=prefilled(rows))
     line = str(refused.value)
@@ -187,7 +187,7 @@ def test_children_have_the_settings_and_not_the_words_of_one_turn() -> None:
 
 
 def test_a_turn_that_is_resumed_says_what_it_began_with(tmp_path: Path) -> None:
-    """The agent that goes on with it has neither the words, nor the rows, nor the settings for hints."""
+    """The agent that continues it has neither the words, nor the rows, nor the settings for hints."""
     settings = prefilled(EXAMPLE, ephemeral="AGENT-WORDS", model_line=True, budget_hint=0.01)
     one = Agent(ScriptedModel([text("never")]), home=tmp_path, toolsets=[], settings=settings)
     turn = one.start("go", ephemeral_prompt="TURN-WORDS")
@@ -289,7 +289,7 @@ def test_a_threshold_that_rounds_to_no_tokens_is_one_token(window: int) -> None:
 
 
 @pytest.mark.behaviour("BUILD-12")
-def test_a_model_is_told_how_full_the_conversation_is() -> None:
+def test_a_model_learns_how_full_the_conversation_is() -> None:
     settings = {"prompt": {"context_hint": 0.5}}
     script = [text("short"), text("noted"), text("still")]
     with table(script, settings=settings, context_window=10_000) as (agent, server, _, _):
@@ -565,7 +565,7 @@ def test_a_memory_is_used_from_an_event_loop_of_the_callers(agent: Any) -> None:
 def test_a_summary_keeps_what_the_memory_asks_for() -> None:
     library = FakeMemory(keeps="keep the date")
     with table([text("ok"), text("a summary")], memory=library, context_window=8_000) as (agent, _, _, _):
-        agent.run_conversation("go on", conversation_history=talk(20, "word " * 400))
+        agent.run_conversation("continue", conversation_history=talk(20, "word " * 400))
         agent.compact()
         rows = [row.text for row in store_for(str(agent.home)).session(agent.session_id).rows]
     assert any(entry[0] == "pre_compress" for entry in library.calls)

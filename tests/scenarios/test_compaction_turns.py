@@ -61,7 +61,7 @@ def test_68_an_overflow_is_compacted_and_the_iteration_is_not_charged_again() ->
 
 
 @pytest.mark.behaviour("COMP-04b")
-def test_69_an_overflow_for_ever_ends_after_three_compactions() -> None:
+def test_69_an_overflow_forever_ends_after_three_compactions() -> None:
     def reply(request: Any) -> Any:
         asks_for_summary = "<conversation>" in str(request.body["messages"][0]["content"])
         return text("summary") if asks_for_summary else overflow(8192)
@@ -151,7 +151,7 @@ def test_auxiliary_models_are_tried_in_their_order() -> None:
 
 
 @pytest.mark.behaviour("COMP-35", "COMP-35b")
-def test_comp_35_rotation_goes_on_in_a_child_session() -> None:
+def test_comp_35_rotation_continues_in_a_child_session() -> None:
     settings, script = {"compression": {"mode": "rotate"}}, [text("the summary"), text("done"), text("more")]
     with table(script, context_window=8192, settings=settings) as (agent, *_):
         parent = agent.session_id
@@ -291,7 +291,7 @@ def rows(kinds: Sequence[str], chars: Sequence[int]) -> list[dict[str, Any]]:
 
 
 class Window:
-    """A server with a window of so many tokens. ``named``: do its refusals say how many they are?
+    """A server with a window of ``tokens`` tokens. ``named``: do its refusals give that number?
     ``density``: characters a token. ``script``: what it answers to what fits, else "done"; ``summary``: what
     it writes when it is asked for one."""
 

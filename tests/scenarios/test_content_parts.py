@@ -1,4 +1,4 @@
-"""Messages with images, audio and files: what reaches the model, what is refused, and what people are told."""
+"""Messages with images, audio and files: what reaches the model, what is refused, and what users see."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ WRONG = {
     "a file that is too large": (
         CLAUDE, FilePart(pdf() + b" " * 2_000, "a.pdf"), {"parts": {"max_bytes": 1_000}}, "is too large; given: 2,",
     ),
-    "an image that is none": (CLAUDE, ImagePart(b"\x00" * 40, "a.tiff"), {}, "image a.tiff (image/tiff, 40 bytes) cannot be made to fit"),
+    "an image that cannot be read": (CLAUDE, ImagePart(b"\x00" * 40, "a.tiff"), {}, "image a.tiff (image/tiff, 40 bytes) cannot be made to fit"),
     "a program": (CLAUDE, FilePart(b"\x7fELF\x00", "a.bin"), {}, "the file a.bin is of a type that is not read"),
 }  # fmt: skip
 
@@ -92,7 +92,7 @@ def test_what_cannot_be_sent_is_refused_before_the_turn(
         assert line in str(caught.value)
         assert "\n" not in str(caught.value)
         assert server.completions == 0
-        assert agent.run_conversation("go on without").completed
+        assert agent.run_conversation("continue without").completed
 
 
 @pytest.mark.parametrize(("missing", "extra", "part"), [
@@ -219,8 +219,8 @@ def test_a_supplied_history_may_have_parts_of_any_wire_and_never_ends_the_conver
     assert len([line for line in blind.heard.of("status") if "does not take" in line]) == 2
 
 
-def test_people_are_told_once_of_what_a_session_cannot_show(tmp_path: Path) -> None:
-    """The same session goes on with another model."""
+def test_parts_that_a_session_cannot_show_are_reported_once(tmp_path: Path) -> None:
+    """The same session continues with another model."""
     with table([text("teal")], model=GPT, home=tmp_path) as (agent, _, _, _):
         agent.chat([ImagePart(picture(), "a.png")])
         session = agent.session_id
@@ -253,7 +253,7 @@ def test_parts_are_stored_and_go_out_again_in_the_same_bytes(tmp_path: Path) -> 
     "requests", [1, 4, *(pytest.param(number, marks=pytest.mark.slow) for number in (2, 3, 5, 6))]
 )
 def test_a_turn_that_is_resumed_has_its_parts(tmp_path: Path, requests: int) -> None:
-    """Also when it ended in the middle of what people are told."""
+    """Even if it ended while it notified the user."""
     with table([text("never")], model=BLIND, home=tmp_path) as (agent, server, _, _):
         turn = agent.start(["cost?", FilePart(pdf(), "bill.pdf")])
         asyncio.run(break_off(agent, turn, requests))

@@ -30,7 +30,7 @@ NOT_USED = "the context engine's answer is not used"
 
 
 class KeepsTwo:
-    """Keeps the first two rows and the last one; a summary of its own stands between them."""
+    """Keeps the first two rows and the last one; puts its own summary between them."""
 
     def __init__(self, **own: Any) -> None:
         self.asked: list[str] = []
@@ -44,7 +44,7 @@ class KeepsTwo:
 
     def rows(self, context: LongContext, goes: Sequence[int], summary: str) -> Any:
         kept = [row for place, row in enumerate(context.rows) if place not in set(goes)]
-        told = summary_row(f"MINE: {summary or 'nobody said'}")
+        told = summary_row(f"MINE: {summary or 'no words'}")
         return self._said(
             "rows", lambda: [*kept[:2], told, Message("assistant", "I see."), *kept[2:]], context.rows
         )
@@ -96,7 +96,7 @@ def test_a_summary_that_no_model_gives_is_a_row_and_the_engine_writes_without_on
     played = compacted(engine, script=[text(""), text("done")])
     assert engine.asked == ["cut", "prompt", "rows"]
     assert "Compress.unsummarized/2" in [step.row for step in played.steps]
-    assert any("MINE: nobody said" in str(row["content"]) for row in played.server.bodies[1]["messages"])
+    assert any("MINE: no words" in str(row["content"]) for row in played.server.bodies[1]["messages"])
     assert played.result.compressions[0]["fallback_used"]
 
 
@@ -211,7 +211,7 @@ def test_a_request_that_was_refused_is_sent_again_whatever_the_engine_leaves(cut
 
 
 @pytest.mark.parametrize("thing", [object(), "engine"])
-def test_what_is_no_engine_is_one_clear_line(thing: Any) -> None:
+def test_an_invalid_engine_fails_with_one_clear_line(thing: Any) -> None:
     with pytest.raises(ConfigError, match="not a context engine: cut, prompt, rows missing"):
         Agent("offline:demo", context_engine=thing)
 
@@ -294,6 +294,6 @@ def test_what_an_engine_decided_is_not_asked_again_after_kill_9(
     cut = next(one.reply for one in effects if one.kind == "AskEngine")
     assert cut == {"is": "EngineAnswer", "places": [1, 2, 3, 4]}
     without = agent_of(tmp_path / "copy", "", engine=False).resume(SESSION).run()
-    assert without.final_response == "done", "without its engine a turn goes on with what that decided"
+    assert without.final_response == "done", "without its engine a turn keeps what the engine decided"
     said = [row["content"][:5] for row in without.messages]
     assert said == ["first", "Under", "[A su", "sixth", "go", "done"]

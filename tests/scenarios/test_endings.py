@@ -65,7 +65,7 @@ def test_d44_after_a_failure_the_next_turn_joins_the_messages() -> None:
 
 
 def test_never_a_silent_minute() -> None:
-    """The turn goes on until the line has come."""
+    """The turn continues until the line has arrived."""
     clock, interrupt = FakeClock(), Interrupt()
     told: list[str] = []
 
@@ -89,7 +89,7 @@ def test_status_lines_are_one_a_failure_and_one_a_wait() -> None:
 
 
 @pytest.mark.behaviour("CALL-06")
-def test_thinking_goes_on_and_off() -> None:
+def test_thinking_turns_on_and_off() -> None:
     assert play([slow("hi", 0.01)]).heard.of("thinking") == [True, False]
     assert play(repeat(status(429))).heard.of("thinking") == [True, False] * 3
 
@@ -112,14 +112,14 @@ def limited(most: int, **budget: bool) -> dict[str, Any]:
 
 
 ENDS: dict[str, tuple[Any, dict[str, Any], str]] = {
-    "calls for ever": (repeat(*rounds(10)), limited(3), "5 budget_exhausted partial|3 iterations"),
+    "calls forever": (repeat(*rounds(10)), limited(3), "5 budget_exhausted partial|3 iterations"),
     "a summary that fails": (
         [*rounds(1), repeat(status(500))],
         limited(1),
         "4 budget_exhausted partial server_error|scripted status 500",
     ),
     "no grace call": (rounds(2), limited(2, grace_call=False), "2 budget_exhausted partial|"),
-    "text at last": ([*rounds(2), text("done")], limited(3), "3 text_response completed: done|"),
+    "text in the end": ([*rounds(2), text("done")], limited(3), "3 text_response completed: done|"),
     "none at all": ([text("no")], limited(0), "1 max_iterations_summary partial|no"),
     "d14 blanks": ([blank(), blank(), text("sorry")], limited(2), "3 max_iterations_summary partial|sorry"),
     "attempts": (repeat(blank()), {"max_attempts_per_turn": 2}, "2 attempt_cap_reached failed empty_reply|"),

@@ -35,7 +35,7 @@ from tests.helpers.web_replies import WebReplies
 
 
 @pytest.mark.behaviour("BACK-04", "ERR-09", "TR-01", "BACK-02", "ERR-24")
-def test_38_500_for_ever() -> None:
+def test_38_500_forever() -> None:
     played = play(repeat(status(500)))
     assert played.summary == "3 api_retries_exhausted failed server_error"
     first, second = played.waits
@@ -52,7 +52,7 @@ CUT_OFF = error(
     "input length and `max_tokens` exceed context limit: 199900 + 4000 > 200000, decrease input length"
 )
 ENDS: dict[str, tuple[Any, dict[str, Any], str]] = {
-    "41 429 for ever": (repeat(status(429)), {}, "3 api_retries_exhausted failed rate_limit"),
+    "41 429 forever": (repeat(status(429)), {}, "3 api_retries_exhausted failed rate_limit"),
     "53 403 is not retried": ([status(403)], {"api_key": ["k1", "k2"]}, "1 non_retryable_error failed auth"),
     "54 no such model": ([status(404, NO_MODEL)], {}, "1 non_retryable_error failed model_not_found"),
     "56 400": ([status(400)], {}, "1 non_retryable_error failed format_error"),
@@ -85,7 +85,7 @@ ENDS: dict[str, tuple[Any, dict[str, Any], str]] = {
 @pytest.mark.behaviour("ERR-09", "CRED-04b", "ERR-20", "TR-01b")
 @pytest.mark.parametrize("what", ENDS)
 def test_what_ends_a_turn_and_after_how_many_requests(what: str) -> None:
-    """Behind an aggregator no connection is made anew."""
+    """Behind an aggregator no connection is rebuilt."""
     script, options, summary = ENDS[what]
     played = play(script, **options)
     assert (played.summary, "rebuild" in rungs(played)) == (summary, False)
@@ -147,7 +147,7 @@ class Broken:
         return False
 
 
-def test_a_key_that_cannot_be_read_is_told_and_a_recovery_that_failed() -> None:
+def test_an_unreadable_key_and_a_failed_recovery_are_reported() -> None:
     played = play([status(401)], api_key=Broken())
     assert played.summary == "1 non_retryable_error failed auth"
     assert any("the vault is sealed" in line for line in played.heard.of("status"))
@@ -156,7 +156,7 @@ def test_a_key_that_cannot_be_read_is_told_and_a_recovery_that_failed() -> None:
 
 
 @pytest.mark.behaviour("ERR-07")
-def test_401_for_ever_refreshes_at_most_twice() -> None:
+def test_401_forever_refreshes_at_most_twice() -> None:
     source = Refreshable()
     played = play(repeat(status(401)), api_key=source)
     assert (played.server.completions, source.refreshed) == (3, 2)
@@ -190,7 +190,7 @@ def test_an_address_without_its_version_is_asked_once_and_the_hint_names_it() ->
     assert (result.final_response or "").endswith(advice)
 
 
-def test_60_an_empty_stream_for_ever() -> None:
+def test_60_an_empty_stream_forever() -> None:
     played = play(repeat(empty_sse()))
     assert played.server.completions <= 9
     assert played.outcome == "failed"
@@ -210,7 +210,7 @@ def rungs(played: Any) -> list[str]:
 
 
 def dies_after_its_headers(clock: FakeClock, replies: int) -> dict[str, Any]:
-    """After the first sign of life of so many replies more time passes than a stream may be silent."""
+    """After the headers of the first ``replies`` replies, more time passes than a stream may be silent."""
     left = iter(range(replies))
 
     def thinking(on: bool) -> None:
@@ -307,7 +307,7 @@ def test_d06_a_dead_stream_costs_at_most_the_cap() -> None:
 
 
 @pytest.mark.behaviour("ERR-09c")
-def test_each_failed_attempt_is_told_once_with_its_number_class_and_address() -> None:
+def test_each_failed_attempt_is_reported_once_with_its_number_class_and_address() -> None:
     played = play(repeat(status(500)))
     at = played.server.url.removeprefix("http://").removesuffix("/v1")
     told = [line for line in played.heard.of("status") if "failed after" in line]
@@ -354,7 +354,7 @@ def test_no_secret_is_in_a_record_of_an_attempt(caplog: pytest.LogCaptureFixture
     assert SECRET not in said
 
 
-def test_nothing_at_the_address_is_said_with_the_address_and_how_often_it_was_tried() -> None:
+def test_a_dead_address_is_reported_with_the_number_of_attempts() -> None:
     lines: list[str] = []
     options: dict[str, Any] = {"callbacks": {"status": lines.append}, "clock": FakeClock()}
     with Agent("local:m", base_url="http://127.0.0.1:9/v1", toolsets=[], **options) as agent:
@@ -394,7 +394,7 @@ def test_text_that_is_told_again_begins_with_a_mark() -> None:
     assert shown == f"Let me look.{again}Let me look.{again}Let me look.|\n\ndone|"
     assert [row.get("content") for row in played.result.messages[1::2]] == ["Let me look.", "done"]
     whole = play([cut("Hello "), text("world")])
-    assert again not in "".join(filter(None, whole.heard.of("stream_delta"))), "nothing is told again"
+    assert again not in "".join(filter(None, whole.heard.of("stream_delta"))), "nothing is streamed twice"
 
 
 @pytest.mark.behaviour("PREP-01", "BACK-04b")

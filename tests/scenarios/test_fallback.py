@@ -171,11 +171,11 @@ def test_an_entry_without_a_key_is_left_out_with_a_word() -> None:
 @pytest.mark.behaviour("FB-01")
 def test_r5_a_long_chain_is_never_cut_short() -> None:
     servers = [ScriptedServer(repeat(status(500))).start() for _ in range(4)]
-    servers.append(ScriptedServer([text("at last")]).start())
+    servers.append(ScriptedServer([text("finally")]).start())
     chain = [{"model": f"openai:m{n}", "base_url": s.url, "api_key": "k"} for n, s in enumerate(servers)]
     with table(repeat(status(500)), fallbacks=chain) as (agent, *_):
         result = agent.run_conversation("go")
-    assert (result.final_response, result.attempts) == ("at last", 16)
+    assert (result.final_response, result.attempts) == ("finally", 16)
     for server in servers:
         server.close()
 
@@ -189,7 +189,7 @@ def test_a_wait_is_not_carried_over_to_the_fallback() -> None:
 
 
 @pytest.mark.behaviour("TR-01c")
-def test_the_connection_of_a_fallback_is_not_made_anew() -> None:
+def test_the_connection_of_a_fallback_is_not_rebuilt() -> None:
     with pair([status(400)], repeat(drop())) as both:
         assert both.run().turn_exit_reason == "api_retries_exhausted"
         assert both.calls == (1, 3)
@@ -205,8 +205,8 @@ def key_of(request: Received) -> str:
     return request.headers.get("x-api-key") or request.headers["authorization"].removeprefix("Bearer ")
 
 
-# One server stands for the whole chain, so that the order of all requests is seen; who asks is read from its model
-# and key.
+# One server plays the whole chain, so that the order of all requests is seen. Model and key tell which entry
+# sent a request.
 
 
 @dataclass

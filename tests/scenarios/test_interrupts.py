@@ -64,7 +64,7 @@ def test_d37_mid_stream_without_a_consumer() -> None:
 
 def test_in_a_wait() -> None:
     class Stuck:
-        """Sleeps for ever: only the interrupt ends a wait."""
+        """Sleeps forever: only the interrupt ends a wait."""
 
         def now(self) -> float:
             return time.time()
@@ -104,7 +104,7 @@ def test_93_a_result_within_the_grace_is_recorded() -> None:
 
     @tool
     def steady() -> str:
-        """Ends by itself, a moment after it was told to."""
+        """Ends by itself, a moment after it was asked to."""
         interrupt()
         until(cancelled, "the interrupt")
         return "finished all the same"

@@ -226,7 +226,7 @@ def test_a_fallback_may_speak_another_wire_and_the_next_turn_is_back(first: str,
 
 
 REPLAYED = {"chat_completions": 0, "codex_responses": 1, "anthropic_messages": 1}
-"""Thoughts of a round of tools that go back to whoever thought them."""
+"""Reasoning of a tool round that goes back to the model that produced it."""
 
 
 def private(body: Mapping[str, Any]) -> int:

@@ -1,4 +1,4 @@
-"""Tools: calls that are wrong in some way, and calls that fail, hang, return too much, or need a yes."""
+"""Tools: calls that are wrong in some way, and calls that fail, hang, return too much, or need approval."""
 
 from __future__ import annotations
 
@@ -57,14 +57,14 @@ def test_06_a_name_that_can_be_repaired() -> None:
 
 
 @pytest.mark.behaviour("EXEC-02")
-def test_07_an_unknown_tool_is_told_which_there_are() -> None:
+def test_07_an_unknown_tool_gets_the_list_of_tools() -> None:
     played = play([tools(call("nope", {})), tools(call("echo", {"text": "a"})), text("ok")])
     assert played.server.completions == 3
     assert "echo, put, fail, todo" in played.results[0]
     assert played.outcome == "completed"
 
 
-def test_a_mixed_batch_runs_what_it_can_and_is_no_strike() -> None:
+def test_a_mixed_batch_runs_what_it_can_and_is_not_a_strike() -> None:
     played = play([tools(call("nope", {}), call("echo", {"text": "a"})), text("ok")])
     assert played.results[1] == "a"
     assert "there is no tool 'nope'" in played.results[0]
@@ -137,7 +137,7 @@ def test_17_a_truncated_call_is_never_run_and_the_cap_is_raised() -> None:
 
 
 @pytest.mark.behaviour("RESP-08", "RESP-08b")
-def test_18_truncated_for_ever() -> None:
+def test_18_truncated_forever() -> None:
     played = play(repeat(cut_tool_call()))
     assert played.summary == "5 truncated_tool_call partial"
     caps = [body.get("max_completion_tokens") for body in played.server.bodies]
@@ -277,7 +277,7 @@ def test_99_without_a_yes_a_call_is_not_run(answer: object) -> None:
 
 @pytest.mark.behaviour("EXEC-19c")
 @pytest.mark.parametrize("answer", [("block", "not today"), "block"])
-def test_a_call_that_is_blocked_is_not_said_to_start(answer: Any) -> None:
+def test_a_blocked_call_is_not_reported_as_started(answer: Any) -> None:
     ran: list[str] = []
 
     @tool(effect="pure", approval="never")

@@ -38,7 +38,7 @@ ENDS: dict[str, tuple[Any, str]] = {
     "a note beside real text": ([content_filter("here it is")], "1 text_response completed: here it is"),
     "blank once": ([blank(), text("ok")], "2 text_response completed: ok"),
     "text beside real tools": ([WISH, blank(), text("ok")], "3 text_response completed: ok"),
-    "35 reasoning for ever": (repeat(reasoning("hm")), "6 empty_exhausted failed empty_reply"),
+    "35 reasoning forever": (repeat(reasoning("hm")), "6 empty_exhausted failed empty_reply"),
     "63 cut after text": ([cut("Hello wo"), text("rld")], "2 text_response completed: Hello world"),
     "no finish reason": ([no_finish("Hello wo"), text("rld")], "2 text_response completed: Hello world"),
     "an open scratchpad": (repeat(text("<scratchpad>thinking")), "3 scratchpad_incomplete partial"),
@@ -68,7 +68,7 @@ def test_20_a_cut_answer_is_continued_and_stored_as_one() -> None:
 
 
 @pytest.mark.behaviour("RESP-05", "RESP-08")
-def test_21_cut_for_ever_names_the_true_number_and_the_caps_grow() -> None:
+def test_21_cut_forever_names_the_true_number_and_the_caps_grow() -> None:
     played = play(repeat(length("abc ")))
     assert played.summary == "4 length_exhausted partial"
     assert played.result.final_response == "abc " * 4
@@ -90,7 +90,7 @@ def test_23_reasoning_that_ate_the_output_is_not_retried() -> None:
 
 
 @pytest.mark.behaviour("EMPTY-07")
-def test_27_blank_for_ever() -> None:
+def test_27_blank_forever() -> None:
     played = play(repeat(blank()))
     assert played.summary == "4 empty_exhausted failed empty_reply"
     assert "empty replies" in (played.result.final_response or "")
@@ -162,7 +162,7 @@ def with_fallback(script: list[Any], *backups: Any, **options: Any) -> tuple[Pla
         return Played(turn.run(), server, agent, clock, heard, turn.steps), ports
 
 
-def test_a_fallback_goes_on_with_an_answer_that_was_begun() -> None:
+def test_a_fallback_continues_a_partial_answer() -> None:
     played, (port,) = with_fallback([length("part one "), status(429)], text("part two"))
     assert played.result.final_response == "part one part two"
     assert port.requests[0]["messages"][-2]["content"] == "part one"
@@ -254,7 +254,7 @@ def test_an_incomplete_reply_is_kept_and_an_answer_asked_for() -> None:
     assert "incomplete" in nudge["content"]
 
 
-def test_incomplete_for_ever_is_a_partial_result_with_the_last_text() -> None:
+def test_incomplete_forever_is_a_partial_result_with_the_last_text() -> None:
     one = played([Reply(text="Some of it.", finish="incomplete"), *[Reply(finish="incomplete")] * 3])
     assert (one.summary, one.result.final_response) == ("4 responses_incomplete partial", "Some of it.")
 
@@ -267,7 +267,7 @@ def test_narration_is_never_the_answer() -> None:
     assert one.result.messages[-1]["content"] == "Four."
 
 
-def test_narration_beside_calls_is_told_and_its_phase_goes_back() -> None:
+def test_narration_beside_calls_is_reported_and_its_phase_goes_back() -> None:
     function = {"type": "function_call", "call_id": "c", "name": "echo", "arguments": "{}"}
     one = played([response(said("I look into it.", "commentary"), function), text("Four.")])
     assert one.heard.of("interim_assistant") == ["I look into it."]
@@ -380,7 +380,7 @@ def test_a_compaction_that_gains_nothing_says_so() -> None:
 
 
 @pytest.mark.behaviour("COMP-08b")
-def test_after_two_compactions_without_gain_it_is_said_until_when_there_are_no_more() -> None:
+def test_two_compactions_without_gain_announce_a_pause() -> None:
     with table(repeat(overflow(8192)), context_window=8192) as (agent, _server, _clock, heard):
         for _ in range(3):
             agent.run_conversation("go")

@@ -38,7 +38,7 @@ class Folder:
         return str(path)
 
     def git(self, *words: str, at: Path | None = None) -> None:
-        """Run Git as somebody who makes the folder does."""
+        """Run Git as the maker of the folder would."""
         plain = {"PATH": "/usr/bin:/bin", "HOME": str(self.root), **GIT_ENVIRONMENT}
         named = ("-c", "user.name=a", "-c", "user.email=a@b.c", "-c", "protocol.file.allow=always")
         subprocess.run(

@@ -140,7 +140,7 @@ def is_read(ran: Sequence[str], commands: Sequence[Command]) -> bool:
 
 def did_run(command: Command, ran: Sequence[Sequence[str]]) -> bool:
     """Did this program run with its words? Those of the shell itself leave no trace."""
-    name = command.words[command.starts[-1]].text  # one with its folder is none of those that record
+    name = command.words[command.starts[-1]].text  # a name with a folder does not record
     inner = replace(command, starts=command.starts[-1:])
     return name not in ACTS | REAL or any(is_read(words, [inner]) for words in ran)
 

@@ -1,4 +1,4 @@
-"""A model that writes a file which runs or instructs later is asked for, and the person is told why."""
+"""A file that later runs or instructs needs approval to be written, and the person sees why."""
 
 from __future__ import annotations
 

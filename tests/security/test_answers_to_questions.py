@@ -108,7 +108,7 @@ def test_what_cannot_be_remembered_is_answered_once(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("said", ["session", "always", "never"])
 def test_nor_does_a_callback_remember_it(tmp_path: Path, said: str) -> None:
-    """A name with a wildcard would stand for other tools too."""
+    """A name with a wildcard would match other tools, too."""
     store = Store(tmp_path)
     grants = Grants(lambda: store.database)
 

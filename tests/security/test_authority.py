@@ -138,7 +138,7 @@ def commanded(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
 
 
 def result_of(home: Path, turn: str) -> str:
-    """What the model was told of the call."""
+    """The result of the call, as the model got it."""
     store = Store(home)
     rows = [row for row in Turns(store.database).messages(turn) if row["role"] == "tool"]
     store.close()
@@ -227,7 +227,7 @@ class Desk:
             made("danger", "Danger.", approval="ask"),
             made("note", "Write something down."),
             made("look", "Look.", **reads),
-            made("page", "Read a page of somebody else.", external=True, **reads),
+            made("page", "Read a foreign page.", external=True, **reads),
         ]
 
     def results(self, turn: str) -> list[str]:
@@ -248,7 +248,7 @@ ALL = (call("danger", {}, "c1"), call("note", {}, "c2"), call("look", {}, "c3"),
 
 
 def taken_up(folder: Path, *calls: Any, **options: Any) -> tuple[Desk, str]:
-    """The desk that goes on with a turn of these calls that came in a file; the turn."""
+    """The desk that continues an imported turn with these calls; the turn."""
     made = {"toolsets": options["toolsets"]} if "toolsets" in options else {}
     turn, lines = made_by(folder / f"from-{len(list(folder.iterdir()))}", *calls, **made)
     imported(folder / "b", lines)
@@ -261,8 +261,8 @@ def test_a_turn_from_a_file_asks_for_everything_that_does_more_than_read_here(tm
     desk, _ = taken_up(tmp_path, *ALL, answer="once")
     assert desk.asked == ["danger", "note", "page"]
     assert desk.ran == ["danger", "note", "look", "page"]
-    assert "every call that does more than read here is asked about" in "\n".join(desk.heard)
-    # with nobody there it only reads
+    assert "every call that does more than read here needs approval" in "\n".join(desk.heard)
+    # without a person it only reads
     desk, turn = taken_up(tmp_path, *ALL)
     assert desk.ran == ["look"]
     assert ["no person is there" in result for result in desk.results(turn)] == [True, True, False, True]
@@ -270,7 +270,7 @@ def test_a_turn_from_a_file_asks_for_everything_that_does_more_than_read_here(tm
     says = {"note": "approve", "look": "block"}
     desk, _ = taken_up(tmp_path, *ALL, callbacks={"before_tool": lambda name, arguments: says.get(name)})
     assert desk.ran == ["note"]
-    # a yes for its session holds, because it was given here
+    # an approval for its session holds, because it was given here
     again = [tools(call("note", {}, "c2"))]
     desk, _ = taken_up(tmp_path, call("note", {}, "c1"), script=again, answer="session")
     assert (desk.asked, desk.ran) == (["note"], ["note", "note"])
@@ -302,7 +302,7 @@ def test_a_yes_for_a_session_does_not_hold_in_a_copy_of_it(tmp_path: Path) -> No
     copy = import_lines(store, map(json.dumps, lines))
     store.close()
     desk = Desk(tmp_path, tools(call("danger", {}, "c2")), session_id=copy.id)
-    desk.agent.chat("go on")
+    desk.agent.chat("continue")
     assert copy.copied
     assert desk.ran == []
 
@@ -329,7 +329,7 @@ def test_a_fork_of_it_asks_as_well_and_a_turn_that_begins_here_does_not(tmp_path
 def test_what_it_gives_to_children_they_do_under_its_own_rules(
     tmp_path: Path, approvals: str, ran: list[str]
 ) -> None:
-    """Else one yes to a task would be a yes to whatever the child makes of it."""
+    """Otherwise approving a task would approve everything that the child makes of it."""
 
     def says(body: Any) -> Any:
         done = any(row["role"] == "tool" for row in body["messages"])
@@ -388,7 +388,7 @@ def test_counters_that_would_widen_a_budget_are_refused(tmp_path: Path) -> None:
 
 
 def test_no_key_goes_to_an_address_that_a_file_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also not to one on this machine, where somebody else may listen."""
+    """Not even to one on this machine, where another user may listen."""
     monkeypatch.setenv("MINE_KEY", "sk-of-mine")
     turn, lines = made_by(tmp_path / "a", call("look", {}, "c1"))
     home = tmp_path / "victim"

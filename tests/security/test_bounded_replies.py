@@ -1,5 +1,5 @@
-"""Threat: a provider, or whoever stands before it, that answers with too much: bytes, packed bytes, events, calls,
-levels, digits. What is too much is a failure with one line, never an exception and never a full memory."""
+"""Threat: a provider, or a proxy in front of it, answers with too much: bytes, packed bytes, events, calls,
+levels, digits. Too much is a failure with one line, never an exception and never a full memory."""
 
 from __future__ import annotations
 

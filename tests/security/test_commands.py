@@ -140,9 +140,9 @@ def test_no_everyday_command_is_refused_for_good() -> None:
 
 
 def test_how_many_everyday_commands_ask(repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The figures of the guide: by default all of them, and with the set of those that only read fewer."""
+    """The figures of the guide: by default every command asks; with the read-only set, fewer do."""
     work = str(repository)
-    monkeypatch.setenv("PATH", "/usr/bin:/bin")  # where no version manager stands in front of the programs
+    monkeypatch.setenv("PATH", "/usr/bin:/bin")  # no version manager's shims come before the programs
     calls = [Asked.of("terminal", {"command": line}, (), work) for line in EVERYDAY]
     default = ApprovalSettings()
     assert (default.allow, default.policy, default.bypass) == ((), {}, False)

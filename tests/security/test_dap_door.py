@@ -182,7 +182,7 @@ class TestSocketFile:
         assert (tmp_path / "file").read_text() == "mine"
 
     @pytest.mark.skipif(
-        not hasattr(os, "getuid") or os.getuid() != 0, reason="only root can be somebody else"
+        not hasattr(os, "getuid") or os.getuid() != 0, reason="only root can act as another user"
     )
     def test_another_user_cannot_connect(self, tmp_path: Path) -> None:
         folder = tmp_path / "open"

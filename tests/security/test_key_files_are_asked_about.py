@@ -26,7 +26,7 @@ def unasked(line: str, work: Path) -> bool:
 KEY_FILES = (
     ".env", ".env.local", "app/.env", "prod.env", ".envrc", ".netrc", ".pypirc", ".git-credentials", "id_rsa", "x/id_ed25519",
     ".ssh/config", ".aws/credentials", "credentials.json", "secrets.yaml", "a.p12", ".kube/config", ".docker/config.json",
-    ".ENV", ".Env ", "terraform.tfvars", ".pgpass",
+    ".ENV", ".Env ", "terraform.tfvars", ".pgpass", "home/mcp-logins/s-0123456789abcdef.json",
 )  # fmt: skip
 
 
@@ -99,7 +99,7 @@ def test_settings_with_a_key_in_them_are_not_listed_unasked(tmp_path: Path) -> N
 @pytest.mark.parametrize(
     "line",
     [
-        "cat ~/x", "cat /nowhere/x", "cat ../x", "cat sub/../../x", "ls /nowhere", "grep x -f/nowhere", "head < ../x", "cat ~nobody/x",
+        "cat ~/x", "cat /nowhere/x", "cat ../x", "cat sub/../../x", "ls /nowhere", "grep x -f/nowhere", "head < ../x", "cat ~daemon/x",
         "sort --files=/nowhere", "awk '{print}' /nowhere", "sed -n p ../x", "jq . /nowhere", "ls ~/.*", "cat link/x", "echo /nowhere/*",
     ],
 )  # fmt: skip
@@ -116,10 +116,10 @@ def test_a_path_that_leads_out_is_judged_by_its_name(tmp_path: Path, line: str) 
         "ls ./sub//x", "cat < absent", "diff a b",
     ],
 )  # fmt: skip
-def test_what_stays_in_the_folder_or_is_no_path_runs_unasked(tmp_path: Path, line: str) -> None:
+def test_paths_in_the_folder_and_other_words_run_unasked(tmp_path: Path, line: str) -> None:
     assert unasked(line, tmp_path)
 
 
-def test_a_person_is_told_which_file_holds_keys(tmp_path: Path) -> None:
+def test_the_question_names_the_file_that_holds_keys(tmp_path: Path) -> None:
     call = Asked.of("terminal", {"command": "ls && cat .env"}, (), str(tmp_path))
     assert why_not_read_only(call, str(tmp_path)) == ".env holds keys"

@@ -191,11 +191,11 @@ def page(kind: str) -> Callable[[str], Awaitable[None]]:
 
 
 def _no_database() -> NoReturn:
-    raise AssertionError("nobody stores here")
+    raise AssertionError("nothing is stored here")
 
 
 async def asked(text: str) -> None:
-    """The longest command that a shell takes, with nobody there to answer."""
+    """The longest command that a shell takes, with no person there to answer."""
 
     class NoGrants(Grants):
         def all(self) -> list[Grant]:

@@ -1,5 +1,5 @@
-"""Threat: a session file that somebody else has changed. Whatever stands in it, nothing runs without a
-question, and no rule of the agent that takes it in is passed over."""
+"""Threat: a session file changed by an attacker. Whatever it contains, nothing runs without a
+question, and no rule of the importing agent is bypassed."""
 
 from __future__ import annotations
 
@@ -199,7 +199,7 @@ MUTATIONS: tuple[Callable[[Lines], None], ...] = (
 
 
 class Nobody:
-    """Nobody is there, and what the owner allows his own agent is no yes to a stranger."""
+    """No person is there, and what the owner allows his own agent does not apply to a stranger's turn."""
 
     answer = None
     rules: dict[str, Any] = {"policy": {"danger": "allow"}, "allow": ["*"], "bypass": True}
@@ -209,14 +209,14 @@ class Nobody:
 
 
 class SaysNo(Nobody):
-    """Somebody is asked, and says no to all."""
+    """A person is asked, and denies everything."""
 
     answer = "deny"
     rules = {"allow": ["*"]}
 
 
 class SaysYes(Nobody):
-    """Somebody says yes to each call that they are asked about; one tool is forbidden, another blocked."""
+    """A person approves each call that they are asked about; one tool is forbidden, another blocked."""
 
     answer = "once"
     rules = {"policy": {"danger": "deny"}, "deny": ["page"], "bypass": True}
@@ -231,7 +231,7 @@ OWNERS = (Nobody, SaysNo, SaysYes)
 
 
 def taken_in(turn: str, lines: Lines, owner: Nobody, home: Path) -> bool:
-    """Import the file, go on with its turn, and see what was done. False when the file cannot be used."""
+    """Import the file, continue its turn, and check what was done. False when the file cannot be used."""
 
     def again(body: Any) -> Any:
         return tools(*(call(one.name, {}, f"d{len(body['messages'])}{n}") for n, one in enumerate(CALLS)))

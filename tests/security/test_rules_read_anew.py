@@ -1,4 +1,4 @@
-"""A turn that goes on in another process, or as a fork, has the rules and the tools of its agent then."""
+"""A turn that continues in another process, or as a fork, has the current rules and tools of its agent."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def test_what_needed_no_yes_then_and_is_forbidden_now_does_not_run(tmp_path: Pat
     assert "it is forbidden" in desk.results(turn)[0]
 
 
-def test_a_turn_that_goes_on_keeps_its_limits_and_has_no_rules_of_its_own(tmp_path: Path) -> None:
+def test_a_continued_turn_keeps_its_limits_and_has_no_rules_of_its_own(tmp_path: Path) -> None:
     before = {"approval": {"bypass": True}, "max_iterations": 7}
     turn, _ = left_at(tmp_path, lambda happened: happened.state == "ExecuteTools", NOTE, settings=before)
     found = Desk(tmp_path, settings=DENIED).agent.resume(turn).gate.turn.settings  # type: ignore[attr-defined]
@@ -125,8 +125,8 @@ def test_what_has_run_is_not_asked_about(tmp_path: Path, one: Any, rules: Any) -
 
 
 def test_other_rules_move_the_visit_and_no_call_runs_twice(tmp_path: Path) -> None:
-    """The first call is asked about now, so every later request has another number; the process ends once
-    more in the midst of that, and goes on under the first rules."""
+    """The first call is asked about now, so every later request has another number. The process ends once
+    more during that, and the turn continues under the first rules."""
     notes = [call("note", {"name": name}, f"c{number}") for number, name in ((1, "one"), (2, "two"))]
     calls = [*notes, call("danger", {}, "c3")]
     turn, first = left_at(tmp_path, is_of(RunTool, "c2"), *calls)
@@ -272,8 +272,8 @@ def test_the_model_is_offered_the_tools_that_there_are_now(tmp_path: Path) -> No
     assert [one["function"]["name"] for one in body["tools"]] == ["brand_new"]
 
 
-async def test_no_call_is_performed_that_nobody_was_asked_about(tmp_path: Path) -> None:
-    """The last door: whatever makes a turn run a call that needs a yes, only one of this process opens it."""
+async def test_no_call_runs_without_the_approval_it_needs(tmp_path: Path) -> None:
+    """The last door: a call that needs approval never runs without an approval given in this process."""
     desk = Desk(tmp_path, answer="once")
     turn = desk.agent.start("go")
     perform = turn.pipeline

@@ -1,9 +1,9 @@
-"""Commands in a sandbox: the contract of a command holds in every backend, and what it is told to keep in stays
-in.
+"""Commands in a sandbox: the contract of a command holds in every backend, and each backend confines what it
+should.
 
-Docker and Podman run against a recorded command line (``tests.helpers.engine``), because a build server has no
-engine: these tests show what an engine is told and that the program is ended and the container removed, not what
-a container keeps in. Bubblewrap is the real thing, where it works."""
+Docker and Podman run against a recorded command line (``tests.helpers.engine``), because a build server has
+no engine: these tests show the engine's arguments, and that the program is ended and the container removed,
+not what a container confines. Bubblewrap is the real thing, where it works."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def no_bubblewrap() -> str:
 
 
 class Scene:
-    """A working directory, with a home and a file beside it that are nobody's business."""
+    """A working directory, with a home and a file beside it that must stay private."""
 
     def __init__(self, folder: Path, backend: str, engine: RecordedEngine) -> None:
         self.folder, self.backend, self.engine = folder, backend, engine
@@ -71,7 +71,7 @@ class Scene:
             place.mkdir(parents=True)
         (self.home / ".ssh" / "id_ed25519").write_text("SECRET of the user")
         (self.agent_home / "config.toml").write_text("# SECRET of the agent")
-        self.outside.write_text("SECRET of somebody")
+        self.outside.write_text("SECRET of the user")
         self.mark = f"31{uuid.uuid4().int % 10**12}"
         self.stay = f"sleep {self.mark}"
         self.made: list[ToolRunner] = []
@@ -281,7 +281,7 @@ def test_no_key_is_in_the_environment(scene: Scene, monkeypatch: pytest.MonkeyPa
         assert told.endswith("\n0")
 
 
-# --------------------------------------------------------------------------------------- what a container engine is told
+# ---------------------------------------------------------------------- the arguments of a container engine
 
 
 @pytest.mark.parametrize("backend", ["docker", pytest.param("podman", marks=pytest.mark.slow)])
@@ -321,7 +321,7 @@ def test_nothing_is_written_outside(walled: Scene) -> None:
     )
     told = walled.run("touch /new /var/new /etc/new /opt/new 2>&1 | grep -c 'Read-only file system'")
     assert told == "exit code 0\n4"
-    assert walled.outside.read_text() == "SECRET of somebody"
+    assert walled.outside.read_text() == "SECRET of the user"
     assert not Path("/etc/fsm-agent-owned").exists()
     assert not Path("/usr/fsm-agent-owned").exists()
     assert sorted(path.name for path in walled.folder.iterdir()) == ["engine", "outside.txt", "user", "work"]
@@ -468,9 +468,9 @@ def test_what_the_settings_allow_is_there(walled: Scene, monkeypatch: pytest.Mon
     writes = f"echo x >> {walled.outside}; echo x > {more}/f; echo x > .git/f"
     tried = f"cat {walled.outside}; {writes}; echo $PROJECT_FLAG"
     told = walled.run(tried, walled.runner(environment=("PROJECT_FLAG",), **named))
-    assert "SECRET of somebody" in told
+    assert "SECRET of the user" in told
     assert told.endswith("\non")
-    assert walled.outside.read_text() == "SECRET of somebody"
+    assert walled.outside.read_text() == "SECRET of the user"
     assert (more / "f").read_text() == (walled.work / ".git" / "f").read_text() == "x\n"
 
 

@@ -1,4 +1,4 @@
-"""Threat: what a person reads is not what runs. On every face the question stands for exactly one call."""
+"""Threat: a person approves one thing and another runs. Every interface shows one exact call per question."""
 
 from __future__ import annotations
 
@@ -151,7 +151,7 @@ def test_no_name_and_no_key_of_a_call_can_imitate_our_own_rows() -> None:
 
 
 @given(st.lists(st.tuples(st.sampled_from("a漢 "), st.integers(1, 39)), max_size=9))
-def test_no_row_of_a_text_ends_with_a_blank_that_nobody_sees(runs: list[tuple[str, int]]) -> None:
+def test_no_row_of_a_text_ends_with_an_invisible_blank(runs: list[tuple[str, int]]) -> None:
     command = "".join(char * times for char, times in runs)
     for row in Question.of(asked("terminal", {"command": command})).rows(80):
         assert row.text == "" or not row.text.endswith(" ") or not row.text.strip()

@@ -84,8 +84,13 @@ async def test_the_same_turn_id_begins_one_turn(serving: MakeService, caller: Ca
         turns.add(await service.start(caller, "hi", "thread-1", turn_id="mine"))
         assert turns == {"mine"}
         assert len(service.load(caller, "thread-1")["turns"]) == 1
-        with pytest.raises(Busy):
-            await service.start(caller, "hi", "thread-2", turn_id="mine")
+        for other in (caller, "thread-2"), (BOB, None), (BOB, "thread-3"):
+            with pytest.raises(Busy):
+                await service.start(other[0], "hi", other[1], turn_id="mine")
+        alone = {await service.start(caller, "hi", turn_id="alone") for _ in range(3)}
+        assert alone == {"alone"}
+        await service.result(caller, "alone")
+        assert len(service.sessions(caller)) == 2
 
 
 async def test_what_belongs_to_another_key_is_not_there(serving: MakeService, caller: Caller) -> None:

@@ -42,20 +42,20 @@ from tests.helpers.store_homes import (
 
 
 def said(home: Path, session: str = "s-1") -> list[str]:
-    """The transcript as the file has it, read by nobody who believes anything."""
+    """The transcript in the file, read by a store without cached copies."""
     return contents(Store(home).session(session).rows)
 
 
 def says_meanwhile(home: Path) -> None:
-    """Another process has a turn, while the loop of this one stands."""
+    """Another process runs a turn while this process's loop is blocked."""
     with ThreadPoolExecutor(1) as beside:
         beside.submit(lambda: asyncio.run(process(home, text("between")).arun("meanwhile"))).result()
 
 
-# A copy is believed only as long as nobody changed the session
+# A cached copy is used only while the session is unchanged
 
 
-async def test_who_was_refused_and_tries_again_begins_with_what_was_said_meanwhile(home: Path) -> None:
+async def test_a_refused_caller_that_retries_sees_the_messages_added_meanwhile(home: Path) -> None:
     """It read the session while the other one's turn ran, so its copy looks as new as the session."""
     first, second = process(home, text("one")), process(home, text("two"), text("three"))
     running = first.start("first")
@@ -172,7 +172,7 @@ def test_a_compaction_that_came_too_late_changes_nothing(home: Path) -> None:
     assert said(home)[-4:] == ["meanwhile", "between", "after", "on"]
 
 
-@pytest.mark.parametrize("goes_on", [False, True], ids=["gives it up and dies", "goes on"])
+@pytest.mark.parametrize("goes_on", [False, True], ids=["gives it up and dies", "continues"])
 def test_nobody_goes_on_in_a_session_that_was_never_stored(home: Path, goes_on: bool) -> None:
     """A turn compacts the session into another one, and another process gives the turn up before that is
     written."""
@@ -210,7 +210,7 @@ def test_nobody_goes_on_in_a_session_that_was_never_stored(home: Path, goes_on: 
 
 
 def intruder(home: Path) -> None:
-    """Somebody writes into the session as if nobody held it."""
+    """Another process writes into the session as if it had no owner."""
 
     def write(c: SqlConnection) -> None:
         number = c.execute("SELECT MAX(number) FROM messages WHERE session = 's-1'").fetchone()[0] + 1
@@ -240,7 +240,7 @@ def test_an_end_that_is_refused_is_written_on_a_fresh_copy(home: Path) -> None:
 
 
 def test_an_answer_whose_turn_was_taken_over_at_the_end_is_not_reported(home: Path) -> None:
-    """Whoever has the turn now says how it ends: two answers to one message would both be believed."""
+    """The new owner reports how the turn ends: two answers to one message would both be believed."""
     store = Store(home)
 
     def taken(words: str) -> str:
@@ -265,7 +265,7 @@ def by_what_was_said(body: dict[str, Any]) -> Any:
 
 @pytest.mark.parametrize("stands", range(1, 25))
 async def test_an_owner_that_lost_its_turn_writes_nothing_and_runs_nothing(home: Path, stands: int) -> None:
-    """Wherever it stands when another one takes the turn over and brings it to its end."""
+    """At any point of the turn, another process takes it over and completes it."""
     put, keys = unsafe_tool()
     store = Store(home)
     turn = process(home, repeat(by_what_was_said), store=store, tools=[put]).start("go")
@@ -326,7 +326,7 @@ async def test_a_turn_is_claimed_before_it_is_read(home: Path) -> None:
     assert contents(row for row in result.messages if row["role"] == "tool") == ["put a"]
 
 
-async def test_of_two_that_resume_one_goes_on(home: Path) -> None:
+async def test_one_of_two_resumers_continues(home: Path) -> None:
     store = Store(home)
     turn = process(home, text("unused"), store=store).start("first")
     await moves(turn, 1)
@@ -405,7 +405,7 @@ def test_a_conversation_that_was_compacted_a_hundred_times_is_one(home: Path) ->
 
 def test_the_to_do_list_outlives_a_hundred_compactions(home: Path) -> None:
     store = Store(home)
-    plan = [{"id": "a", "content": "go on", "status": "in_progress"}]
+    plan = [{"id": "a", "content": "continue", "status": "in_progress"}]
     script = tools(call("todo", {"todos": plan})), text("planned")
     process(home, *script, toolsets=["todo"], store=store).chat("plan")
 
@@ -421,7 +421,7 @@ def test_the_to_do_list_outlives_a_hundred_compactions(home: Path) -> None:
     assert newest.id == "s-101"
     found = newest_result(store, newest, "todo")
     assert found is not None
-    assert found["todos"][0]["content"] == "go on"
+    assert found["todos"][0]["content"] == "continue"
 
 
 def test_a_process_whose_lock_file_was_removed_makes_another(home: Path) -> None:

@@ -91,7 +91,7 @@ def test_one_checkpoint_a_turn_before_what_may_change_files_and_undo_puts_it_bac
 
 
 def test_one_that_is_not_made_keeps_no_tool_from_running(work: Path) -> None:
-    """Switched off, or too much to be kept, which is told."""
+    """Switched off, or too large to keep, which is reported."""
     off = worker([FIRST, text("done")], work, settings={"checkpoints": {"enabled": False}})
     assert kept(off, off.run_conversation("change it").turn_id) == []
     assert off.undo(files=True).files is None
@@ -115,7 +115,7 @@ def test_a_turn_that_is_resumed_makes_it_no_second_time(work: Path, after: type)
         return isinstance(asked, after) and getattr(asked, "name", "write_file") == "write_file"
 
     turn = left_in(work, [READ, FIRST], reached)
-    (work / "b.txt").write_text("while nobody ran")
+    (work / "b.txt").write_text("while no turn ran")
     one = worker([SECOND, text("done")], work)
     result = one.resume(turn).run()
     assert result.completed

@@ -90,7 +90,7 @@ async def second_process_has_a_copy(home: Path, mode: str, log: type[Conversatio
 
 
 async def test_a_successor_that_counts_the_same_is_read(tmp_path: Path) -> None:
-    """A session that was rotated looks like the one before it to whoever compares figures: as many rows, the
+    """A rotated session looks like its predecessor if only figures are compared: as many rows, the
     same version, the same revision."""
 
     def figures() -> tuple[str, tuple[int, int, int]]:

@@ -26,7 +26,7 @@ def test_the_docs_have_the_table() -> None:
 
 
 class Patient(SqliteDatabase):
-    """Nothing is written that nobody waits for."""
+    """Writes nothing that no caller waits for."""
 
     late = 60.0
 
@@ -65,7 +65,7 @@ def test_the_row_that_paid_for_a_request_is_on_disk_before_it_leaves(tmp_path: P
     assert paid == [1, 2, 3, 4]
 
 
-async def test_each_move_is_on_disk_for_who_steps(tmp_path: Path) -> None:
+async def test_stepping_stores_each_move(tmp_path: Path) -> None:
     turn = agent_of(tmp_path, [text("done")]).start("go")
     while (step := await turn.step()) is not None:
         assert on_disk(tmp_path, "SELECT seq FROM turns") == [(step.seq,)]
@@ -77,7 +77,7 @@ async def test_who_stops_a_turn_leaves_all_of_it_on_disk(tmp_path: Path) -> None
 
     @tool(effect="pure")
     async def look() -> str:
-        """Look for ever."""
+        """Look forever."""
         reached.set()
         await asyncio.Event().wait()
         return "never"

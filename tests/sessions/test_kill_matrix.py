@@ -1,4 +1,4 @@
-"""The process kills itself at every point of a turn, and another one goes on."""
+"""The process kills itself at every point of a turn, and another one continues."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def check(case: dict[str, Any], base: dict[str, Any]) -> None:
     if in_doubt and not case.get("ended"):
         assert len(case["signals"]) > 2 or any(
             "may or may not have taken effect" in line for line in case["heard"]
-        ), f"{where}: nobody was told"
+        ), f"{where}: the doubt was not reported"
     check_wires(case["messages"], where)
 
 
@@ -104,7 +104,7 @@ def test_a_turn_survives_being_killed_at_some_points() -> None:
 def test_a_turn_survives_being_killed_anywhere_and_its_recovery_too(
     durability: str, how: str, least: int
 ) -> None:
-    """All pairs of a point of the turn and a point of the recovery from there. What nobody waits for is
+    """All pairs of a point of the turn and a point of the recovery from there. What no caller waits for is
     written as late as can be, or at once."""
     base, *cases = run("matrix", durability, how, "twice", "1")
     assert set(base["base"]["states"]) == STATES
@@ -137,7 +137,7 @@ def assert_reached(case: dict[str, Any]) -> None:
 
 
 def check_suspended(case: dict[str, Any], base: dict[str, Any]) -> None:
-    """What was asked is asked still, what was answered counts, and the tool has run once, or nobody knows."""
+    """An open question is asked again, an answer counts, and the tool ran once, or its outcome is unknown."""
     check(case, base)
     begun = [line for line in case["world"] if line[:2] == ["begin", "put"]]
     [said] = [row["content"] for row in case["messages"] if row.get("name") == "put"]
@@ -147,7 +147,7 @@ def check_suspended(case: dict[str, Any], base: dict[str, Any]) -> None:
 
 @pytest.mark.slow
 def test_a_suspended_turn_survives_being_killed_anywhere_and_its_recovery_too() -> None:
-    """Before and after what is asked is written, before and after its answer is, while the turn goes on; each
+    """Before and after the question is stored, before and after its answer is, while the turn continues; each
     by a process of its own."""
     base, *cases = run("suspended")
     assert_all_points(cases, base["base"]["counts"])
@@ -158,8 +158,8 @@ def test_a_suspended_turn_survives_being_killed_anywhere_and_its_recovery_too() 
 
 
 @pytest.mark.slow
-def test_a_session_whose_turn_was_killed_anywhere_goes_on_without_it() -> None:
-    """Nobody resumes: the turn is given up, also by a process that is killed while it does so, and the
+def test_a_session_whose_turn_was_killed_anywhere_continues_without_it() -> None:
+    """No process resumes the turn: it is abandoned, even by a process killed while it does so, and the
     session stays usable."""
     base, *cases = run("given up")
     assert_all_points(cases, base["base"]["counts"])
@@ -247,7 +247,7 @@ def test_a_fork_survives_being_killed_anywhere_and_its_recovery_too(edit: str, p
 
 
 @pytest.mark.slow
-def test_fifty_turns_that_are_killed_together_all_go_on() -> None:
+def test_fifty_turns_that_are_killed_together_all_continue() -> None:
     for case in run("many", "50", "0", "0.1", "0.25", "0.4", "0.55", "0.7"):
         where = f"killed at commit {case['commit']}"
         assert "error" not in case, f"{where}: {case.get('error')}"
@@ -266,7 +266,7 @@ def killed(home: Path, kind: str) -> Path:
 
 @pytest.mark.slow
 def test_a_turn_killed_while_it_waits_for_approval_asks_again(tmp_path: Path) -> None:
-    """With nobody there after the restart the answer is no."""
+    """Without a person after the restart the answer is no."""
     mark = killed(tmp_path, "approval")
     assert mark.read_text() == "asked\n"
     shutil.copytree(tmp_path, tmp_path / "alone")
@@ -302,7 +302,7 @@ def test_children_that_had_ended_are_looked_up_and_the_others_resumed(tmp_path: 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["approval", "children"])
-def test_the_session_can_also_go_on_without_resuming(tmp_path: Path, kind: str) -> None:
+def test_the_session_can_also_continue_without_resuming(tmp_path: Path, kind: str) -> None:
     mark = killed(tmp_path, kind)
     result = agent_of(tmp_path, mark, dies=False).run_conversation("clarify", conversation_history=[])
     assert result.completed

@@ -1,5 +1,5 @@
-"""Who has a turn: it is claimed in the order of the ranks, and the process that lost it stops at once,
-wherever it stands (``tests/crash/taking_over.py``)."""
+"""The owner of a turn: it is claimed in the order of the ranks, and the process that lost it stops at once,
+at any point (``tests/crash/taking_over.py``)."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def compacts(summarized: Callable[[], object] = lambda: None) -> Any:
     return repeat(answer)
 
 
-def test_nobody_goes_on_in_a_compaction_that_could_not_be_stored_and_is_not_wanted_any_more(
+def test_an_unstored_compaction_is_never_continued(
     home: Path,
 ) -> None:
     """The turn compacted the session into another one while the store failed, and another process gave the
@@ -70,7 +70,7 @@ def test_nobody_goes_on_in_a_compaction_that_could_not_be_stored_and_is_not_want
 async def test_a_turn_that_was_stopped_behind_its_compaction_goes_on_in_one_line(
     home: Path, resumes: str
 ) -> None:
-    """The session has gone on as another one already, and the move that says so is not made yet: the visit
+    """The session already continues as another one, and the move that records it is not made yet: the visit
     that compacted it is run again."""
     store, stops = Store(home), list[str]()
     rotating: dict[str, Any] = {"settings": ROTATE, "tools": [look]}
@@ -120,22 +120,22 @@ async def waiting_for_its_model(home: Path, store: Store) -> tuple[Any, asyncio.
     return turn, running, ended
 
 
-@pytest.mark.parametrize("how", ["another process has it", "somebody says so"])
+@pytest.mark.parametrize("how", ["another process has it", "it is notified"])
 async def test_a_call_of_a_model_is_ended_when_the_turn_is_lost(home: Path, how: str) -> None:
-    """Nobody writes anything meanwhile: the loss is found out by looking, a few times a second."""
+    """Nothing is written meanwhile: the loss is found by polling a few times a second."""
     turn, running, ended = await waiting_for_its_model(home, Store(home))
-    if how == "somebody says so":
+    if how == "it is notified":
         turn.lose("the heartbeat was refused")
     else:
         assert await Store(home).claim(turn.id, 1) is not None
-    with pytest.raises(OwnershipLost, match="heartbeat" if how == "somebody says so" else "taken over"):
+    with pytest.raises(OwnershipLost, match="heartbeat" if how == "it is notified" else "taken over"):
         await asyncio.wait_for(running, 30)
     assert ended == ["the call"]
     with pytest.raises(OwnershipLost):
         await turn.step()
 
 
-async def test_of_two_attempts_in_one_process_the_later_one_goes_on(home: Path) -> None:
+async def test_of_two_attempts_in_one_process_the_later_one_continues(home: Path) -> None:
     """The earlier one has its own copy of the session, and stops."""
     store = Store(home)
     turn, running, ended = await waiting_for_its_model(home, store)
@@ -157,7 +157,7 @@ async def test_who_is_cancelled_and_has_lost_the_turn_is_cancelled(home: Path) -
         await running
 
 
-# It never goes on in memory where somebody else may have it
+# It never continues in memory where another process may have it
 
 
 @pytest.mark.parametrize("why", ["handed out", "its lock is gone", "a shared database"])
@@ -260,7 +260,7 @@ async def test_a_turn_of_another_version_of_the_table_stays_as_it_is(home: Path)
     assert (await turn.arun()).stored
 
 
-# Taken over while its old owner lives, and stands at any point of it
+# Taken over at any point while its old owner lives
 
 
 def taken_over(home: Path, point: Point | None, how: str, engine: Engine) -> Found:
@@ -268,7 +268,7 @@ def taken_over(home: Path, point: Point | None, how: str, engine: Engine) -> Fou
 
 
 def points(home: Path) -> list[Point]:
-    """All that a turn comes to whose owner nobody disturbs."""
+    """Every point of a turn that keeps its owner."""
     found = taken_over(home, None, "end", Engine())
     assert (found.old, found.stored, found.ran) == ("done", True, ("a", "b"))
     assert set(found.counts) == {"request", "intent", "reply", "move", "commit", "end"}

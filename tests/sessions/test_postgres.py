@@ -83,7 +83,7 @@ def agent(url: str | None, home: Path, script: list[Any], **more: Any) -> Agent:
 # Writing
 
 
-def test_a_cut_connection_is_made_anew_and_nothing_is_lost_or_written_twice(url: str) -> None:
+def test_a_cut_connection_is_rebuilt_and_nothing_is_lost_or_written_twice(url: str) -> None:
     database = PostgresDatabase(url)
     database.write(noting("first"))
     cut(url, "writer")
@@ -148,7 +148,7 @@ def test_a_job_that_is_refused_takes_nothing_of_its_neighbours_with_it(url: str)
 
 
 def test_jobs_that_wait_for_each_other_s_rows_all_succeed(url: str) -> None:
-    """Two writers lock the same rows in opposite orders: one is told by the server to try again."""
+    """Two writers lock the same rows in opposite orders: the server makes one of them try again."""
     stores = [PostgresDatabase(url) for _ in range(2)]
     stores[0].write(lambda c: c.executemany("INSERT INTO marks VALUES (?, 0)", [("a",), ("b",)]) and None)
     both = threading.Barrier(2)
@@ -270,7 +270,7 @@ def test_a_process_that_was_killed_owns_nothing_any_more(
     store.close()
 
 
-def test_a_process_that_stands_still_counts_as_gone_after_a_while(
+def test_a_frozen_process_counts_as_gone_after_a_while(
     url: str, tmp_path: Path, owner: tuple[subprocess.Popen[str], str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store = Store(tmp_path, database_url=url)
@@ -297,7 +297,7 @@ def test_a_process_whose_connection_was_cut_is_seen_again(
 
 
 def test_an_owner_that_lost_its_turn_writes_nothing(url: str, tmp_path: Path) -> None:
-    """The fence stands in the same transaction as the write, and the claim waits for both."""
+    """The fence is in the same transaction as the write, and the claim waits for both."""
     one, other = Store(tmp_path, database_url=url), Store(tmp_path / "b", database_url=url)
     database = one.database
     turn = "turns (id, session, asked, state, digest, settings, start, began, moved)"
@@ -430,7 +430,7 @@ def test_a_store_is_copied_there_and_back_and_is_the_same(
     with pytest.raises(ConfigError, match="into an empty one only"):
         copy_store(file, there.database)
     more = agent(url, tmp_path / "b", [text("third")], store=there, session_id=session)
-    more.chat("goes on there")  # numbers are counted on
+    more.chat("continue there")  # numbers are counted on
     back = Store(tmp_path / "c")
     assert copy_store(there, back.database).rows["turns"] == 3
     kept = [list(export_session(store.database, session, raw=True)) for store in (back, there)]
@@ -520,7 +520,7 @@ def test_what_is_wrong_is_one_line(server: PostgresServer, tmp_path: Path) -> No
         server.url("closed", user="visitor"): "needs the right to make and change tables",
         server.url("later"): "newer version of fsm-agent",
         server.url("unreleased"): "by fsm-agent before 0.1.0 (format 9, this one reads from 10 on)",
-        server.url(user="nobody"): 'role "nobody" does not exist',
+        server.url(user="stranger"): 'role "stranger" does not exist',
         "postgresql://no.such.host.invalid/x": "cannot be used",
     }
     for address, said in wrong.items():

@@ -1,4 +1,4 @@
-"""What PostgreSQL is told instead of what SQLite reads; no server is needed."""
+"""SQL for PostgreSQL, translated from SQLite's; no server is needed."""
 
 from __future__ import annotations
 

@@ -80,7 +80,7 @@ def test_what_others_still_use_of_it_stays(home: Path) -> None:
     assert one.journal.snapshot(kept, 1)["system_prompt"]
     assert one.journal.result(kept)
     assert set(store.database.select("SELECT digest FROM contents")) <= set(before)
-    assert one.chat("go on") == "more"
+    assert one.chat("continue") == "more"
 
 
 def test_a_fork_keeps_what_it_was_forked_from(home: Path) -> None:
@@ -125,7 +125,7 @@ def test_the_newest_are_kept_if_so_wanted(home: Path, cli: Cli) -> None:
         old(store_for(home), 1, -1)
 
 
-def test_a_session_that_was_removed_can_begin_anew(home: Path) -> None:
+def test_a_removed_session_can_start_again(home: Path) -> None:
     one = agent([text("first"), text("second")], home, session_id="s-one")
     one.chat("hello")
     aged(home, "s-one", 40)

@@ -251,7 +251,7 @@ def test_two_may_index_at_once(store: Store) -> None:
 
 
 def test_others_write_while_much_is_indexed(store: Store) -> None:
-    """Between two batches nothing is locked: whoever writes then does not wait."""
+    """Between two batches nothing is locked: a writer does not wait then."""
     written(store, ["a message of many words, " * 40 for _ in range(4_000)])
     other, left = Store(store.home), []
 
@@ -266,7 +266,7 @@ def test_others_write_while_much_is_indexed(store: Store) -> None:
     assert left[-1] == 0
 
 
-def test_an_index_of_another_format_is_made_anew(store: Store) -> None:
+def test_an_index_of_another_format_is_rebuilt(store: Store) -> None:
     written(store, ["an okapi"])
     assert found(store, "okapi")
     older = "UPDATE marks SET value = 0 WHERE name = 'message_index_format'"
@@ -275,7 +275,7 @@ def test_an_index_of_another_format_is_made_anew(store: Store) -> None:
     assert found(store, "okapi") == ["an okapi"]
 
 
-def test_a_damaged_index_is_made_anew_and_costs_nobody_else_anything(store: Store) -> None:
+def test_a_damaged_index_is_rebuilt_and_harms_no_other_job(store: Store) -> None:
     written(store, ["an okapi", "a zebra"])
     assert found(store, "okapi")
     garbage = random.Random(1)
@@ -295,7 +295,7 @@ def test_a_damaged_index_is_made_anew_and_costs_nobody_else_anything(store: Stor
     assert found(store, "okapi") == ["an okapi", "another okapi"]
 
 
-def test_an_index_that_cannot_even_be_opened_is_made_anew(home: Path) -> None:
+def test_an_index_that_cannot_even_be_opened_is_rebuilt(home: Path) -> None:
     for number, damage in enumerate(
         (
             "UPDATE message_index_config SET v = 'nonsense'",
@@ -335,7 +335,7 @@ def test_long_messages_make_short_batches(store: Store) -> None:
 
 
 def test_a_snippet_shows_the_words_where_most_of_them_are() -> None:
-    whole = "alpha " + "filler " * 100 + "here alpha meets\n\nomega at last " + "filler " * 100
+    whole = "alpha " + "filler " * 100 + "here alpha meets\n\nomega in the end " + "filler " * 100
     got = snippet_of(whole, query_of("alpha omega"))
     assert "**alpha** meets **omega**" in got.marked()
     assert got.marked().startswith("…")

@@ -61,7 +61,7 @@ def flip(path: Path, byte: int, bit: int = 0) -> None:
 
 
 def kept(home: Path) -> dict[str, bytes]:
-    """What must stay as it is. Whoever reads makes the shared memory beside the log anew, and an empty
+    """What must stay as it is. A reader recreates the shared memory beside the log, and an empty
     log."""
     files = [file for file in home.glob("sessions.db*") if not file.name.endswith("-shm")]
     return {file.name: content for file in files if (content := file.read_bytes())}
@@ -166,8 +166,8 @@ def test_what_can_still_be_read_of_a_damaged_file_can_be_read(home: Path, cli: C
     assert kept(home) == before
 
 
-def test_reading_goes_on_and_closing_writes_nothing_when_it_is_found_late(home: Path) -> None:
-    """With rows that are still in the log, which whoever closes a file last moves into it."""
+def test_damage_found_late_keeps_reading_and_writes_nothing_at_close(home: Path) -> None:
+    """Some rows are still in the log; the last process to close the file moves them into it."""
     with contextlib.closing(sqlite3.connect(home / "sessions.db")) as other:
         other.execute("INSERT INTO marks VALUES ('in the log', 1)")
         other.commit()
@@ -214,8 +214,8 @@ def test_a_text_that_was_changed_is_noticed_when_it_is_read(
     assert "sunny" in shown
 
 
-def test_a_recorded_reply_that_was_changed_is_not_taken_for_one(home: Path) -> None:
-    """A turn that goes on after its process died believes what it recorded, and so does a fork."""
+def test_a_changed_recorded_reply_is_refused(home: Path) -> None:
+    """A turn that continues after a crash trusts its recorded replies, and so does a fork."""
     with contextlib.closing(sqlite3.connect(home / "sessions.db")) as c:
         c.execute(
             "UPDATE effects SET reply = REPLACE(reply, 'Bern: sunny', 'Bern: rainy') WHERE kind = 'RunTool'"
@@ -283,7 +283,7 @@ def test_a_damaged_file_of_before_is_not_upgraded(home: Path) -> None:
     assert kept(home) == before
 
 
-def test_a_file_is_looked_through_once_and_only_who_writes_waits_for_it(home: Path) -> None:
+def test_a_file_is_checked_once_and_only_writers_wait_for_it(home: Path) -> None:
     looked, go = list[str](), threading.Event()
 
     class Slow(SqliteDatabase):
@@ -310,7 +310,7 @@ def test_a_file_is_looked_through_once_and_only_who_writes_waits_for_it(home: Pa
     assert looked == ["looked"]
 
 
-def test_a_file_that_takes_long_to_look_through_is_said(home: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_slow_check_of_a_file_is_reported(home: Path, caplog: pytest.LogCaptureFixture) -> None:
     class Slow(sqlite3.Connection):
         def execute(self, *arguments: Any) -> sqlite3.Cursor:
             until(lambda: bool(caplog.records), "the line")

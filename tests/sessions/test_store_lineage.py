@@ -139,7 +139,7 @@ def test_decoded_rows_are_kept_of_the_sessions_that_were_used_last(
 # What began a session
 
 
-def test_what_began_a_session_and_a_turn_is_told(home: Path, cli: Cli) -> None:
+def test_the_origin_of_a_session_and_a_turn_is_reported(home: Path, cli: Cli) -> None:
     """A child is no fork."""
     store = Store(home)
     one = delegating(home, store=store)
@@ -185,7 +185,7 @@ def test_a_childs_turn_is_taken_back_to_its_own_beginning(store: Store) -> None:
     child = one.run_conversation("go").children[0]
     session = store.session(child.session_id)
     assert len(session.rows) == 2
-    agent([text("more")], store.home, store=store, session_id=session.id).chat("go on")
+    agent([text("more")], store.home, store=store, session_id=session.id).chat("continue")
     LOOP.run(undo(store, session.id))
     assert contents(store.session(session.id).rows) == ["one", "done"]
     LOOP.run(undo(store, session.id))

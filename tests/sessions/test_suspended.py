@@ -1,4 +1,4 @@
-"""A turn that waits for people, for results or for a time is suspended, and goes on in any process."""
+"""A turn that waits for people, for results or for a time is suspended, and continues in any process."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ def test_a_call_is_approved_from_another_process(world: World) -> None:
     assert (result.final_response, told(result), world.done) == ("done", ["users is gone"], ["dropped users"])
 
 
-def test_who_steps_sees_what_it_waits_for_and_goes_on_elsewhere(world: World) -> None:
+def test_stepping_shows_the_pending_question_and_continues_elsewhere(world: World) -> None:
     turn = world.agent([tools(DROP)]).start("please")
     steps = list(asyncio.run(moves(turn)))
     assert (steps[-1].dest, turn.result) == ("ExecuteTools", None)
@@ -207,7 +207,7 @@ def test_an_answer_counts_only_for_what_was_asked(world: World, tmp_path: Path) 
 @pytest.mark.parametrize(
     ("answer", "deny", "says"), [(False, [], "the user said no"), ("once", ["drop"], "it is forbidden")]
 )
-def test_a_no_is_told_to_the_model_and_what_was_forbidden_meanwhile_stays_so(
+def test_the_model_learns_of_a_denial_and_new_denials_stay(
     world: World, answer: Any, deny: list[str], says: str
 ) -> None:
     item = world.suspended(DROP)
@@ -218,7 +218,7 @@ def test_a_no_is_told_to_the_model_and_what_was_forbidden_meanwhile_stays_so(
     assert world.done == []
 
 
-def test_somebody_who_is_present_is_asked_in_time_and_again(world: World) -> None:
+def test_a_present_person_is_asked_in_time_and_again(world: World) -> None:
     asked, late = list[str](), threading.Event()
 
     def person(request: Any) -> str:
@@ -366,7 +366,7 @@ def test_what_is_no_answer_is_refused_in_a_line(world: World) -> None:
 
 
 @pytest.mark.parametrize("at", [float("nan"), True, "soon", datetime(2030, 1, 1)])
-def test_a_time_that_is_none_is_refused(at: Any) -> None:
+def test_an_invalid_time_is_refused(at: Any) -> None:
     with pytest.raises(ConfigError, match="the turn cannot be woken then"):
         WakeAt(at)
 
@@ -384,9 +384,7 @@ def test_an_agent_as_a_tool_waits_like_any_child(world: World) -> None:
     assert "bought" in told(result)[0]
 
 
-def test_where_nothing_can_be_written_nobody_is_waited_for(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_question_that_cannot_be_stored_is_denied(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(c: Any) -> None:
         raise sqlite3.OperationalError("database or disk is full")
 

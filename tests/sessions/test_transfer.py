@@ -37,7 +37,7 @@ def made(home: Path) -> tuple[Agent, list[str]]:
     ]  # fmt: skip
     one = agent(script, home, settings=ROTATE)
     turns = [one.run_conversation(f"the key is {KEY}, {'x' * 50}").turn_id]
-    turns.append(one.run_conversation("go on", conversation_history=history).turn_id)
+    turns.append(one.run_conversation("continue", conversation_history=history).turn_id)
     one.compact()
     turns.append(one.run_conversation("third").turn_id)
     turns.append(one.fork(turns[0], at=3).run().turn_id)
@@ -106,7 +106,7 @@ def test_a_turn_brings_its_session_as_it_was(busy: Busy, tmp_path: Path) -> None
         store.close()
 
 
-def test_a_session_goes_on_where_it_was_imported(busy: Busy, tmp_path: Path) -> None:
+def test_an_imported_session_continues(busy: Busy, tmp_path: Path) -> None:
     store = Store(tmp_path)
     import_lines(store, ways(busy, raw=True)["session"])
     one = agent([text("fourth")], tmp_path, store=store, session_id=busy.session)
@@ -266,7 +266,7 @@ NO_EXPORTS: list[tuple[list[str], str]] = [
 ]  # fmt: skip
 
 
-def test_a_file_that_is_no_export(store: Store) -> None:
+def test_a_file_that_is_not_an_export(store: Store) -> None:
     for lines, says in NO_EXPORTS:
         with pytest.raises(ConfigError, match="cannot be imported") as caught:
             import_lines(store, lines)

@@ -32,7 +32,7 @@ segments, for which SQLite asks for more memory than it ever takes at once."""
 
 
 class Small(SqliteDatabase):
-    """A disk with no more room after so many pages; and one that can break at a commit."""
+    """A disk that is full after ``pages`` pages, and that can break at a commit."""
 
     pages = 100
     broken = False
@@ -74,7 +74,7 @@ def say(*words: str) -> Job:
 
 
 def together(database: SqliteDatabase, *jobs: Job, first: Job = lambda c: None) -> list[Any]:
-    """What each was told, when all of them were waiting at the same time. Checks that they were told in
+    """The outcome of each job, all submitted while the writer was busy. Checks that they were reported in
     order."""
     gate, order = threading.Event(), list[int]()
     before = database.submit(lambda c: gate.wait(PATIENCE) and first(c))
@@ -105,8 +105,8 @@ def marking(name: str) -> Job:
 
 @pytest.mark.parametrize("seed", range(20))
 def test_what_is_done_is_in_the_file_and_nothing_else(database: Small, seed: int) -> None:
-    """Groups of one to eight jobs of all kinds in any order: who shares a transaction that SQLite takes back
-    is run again, and who caused that is told why."""
+    """Groups of one to eight jobs of all kinds in any order: a job whose transaction SQLite rolls back
+    runs again, and the job that caused it gets the error."""
     chosen, wanted, wrong = random.Random(seed), list[str](), list[str]()
 
     def fault(word: str) -> Job:
@@ -163,7 +163,7 @@ def fills_the_disk(c: sqlite3.Connection) -> None:
 def refers_to_nothing(c: sqlite3.Connection) -> None:
     """This is seen at the commit, as when sessions are imported."""
     c.execute("PRAGMA defer_foreign_keys = ON")
-    c.execute("INSERT INTO transcripts VALUES ('nobody', 1, '[]', NULL)")
+    c.execute("INSERT INTO transcripts VALUES ('missing', 1, '[]', NULL)")
 
 
 @pytest.mark.parametrize(
@@ -219,7 +219,7 @@ def test_a_job_that_passes_over_its_loss_is_not_done(database: Small, then: str,
     assert [word for word in said(database) if word != "after"] == (["a", "b"] if shared else [])
 
 
-def test_who_stops_waiting_takes_nobody_with_them(database: Small) -> None:
+def test_a_canceled_job_cancels_no_other(database: Small) -> None:
     gate = threading.Event()
     blocker = database.submit(lambda c: gate.wait(PATIENCE))
     dropped, kept = database.submit(say("dropped")), database.submit(say("kept"))
@@ -245,9 +245,9 @@ def test_what_a_disk_refuses_is_tried_on_a_new_connection(database: Small) -> No
 # A full-text table that fails
 
 
-def test_a_damaged_index_that_takes_all_memory_costs_nobody_else_anything(store: Store) -> None:
-    """SQLite takes back the whole transaction when it gets no memory; the others were told that there is no
-    such savepoint."""
+def test_a_damaged_index_that_takes_all_memory_harms_no_other_job(store: Store) -> None:
+    """SQLite rolls back the whole transaction when it runs out of memory; the other jobs failed because
+    the savepoint does not exist."""
     written(store, ["an okapi"])
     assert search(store.database, "okapi").hits
     damage = "UPDATE message_index_data SET block = ? WHERE id = ?"
@@ -296,7 +296,7 @@ def test_an_index_that_is_refused_takes_nothing_of_its_neighbours_with_it(home: 
 
 
 @pytest.mark.behaviour("SESS-01")
-def test_the_log_is_moved_into_the_file_every_so_many_commits(home: Path, tmp_path: Path) -> None:
+def test_the_log_is_checkpointed_after_a_number_of_commits(home: Path, tmp_path: Path) -> None:
     """Who copies only the file has nearly all of it, and a crash leaves little to be read again (SESS-01)."""
     database = SqliteDatabase(home / "x.db")
     for number in range(CHECKPOINT + 1):  # one a commit
@@ -307,7 +307,7 @@ def test_the_log_is_moved_into_the_file_every_so_many_commits(home: Path, tmp_pa
 
 
 @pytest.mark.behaviour("SESS-01")
-def test_where_there_is_no_shared_memory_the_rollback_journal_does(home: Path) -> None:
+def test_without_shared_memory_the_rollback_journal_is_used(home: Path) -> None:
     """As on some network file systems: slower, and all else as before (SESS-01)."""
 
     class Dotfile(SqliteDatabase):
@@ -371,10 +371,10 @@ async def test_who_stops_waiting_does_not_stop_what_is_waited_for() -> None:
     waiter.cancel()
     await asyncio.wait({waiter})
     assert not future.cancelled()
-    future.set_result(None)  # its loop is closed: nobody is told, and nothing is raised
+    future.set_result(None)  # its loop is closed: nothing is notified or raised
 
 
-def test_each_loop_is_told_of_its_own() -> None:
+def test_each_loop_wakes_for_its_own_commits() -> None:
     commits, futures = CommitWaiter(), [Future[None]() for _ in range(3)]
     started, ended = threading.Barrier(4), list[int]()
 

@@ -122,8 +122,8 @@ def test_a_window_that_a_refusal_names_may_be_too_small_for_the_prompt(tmp_path:
 
 
 def test_a_window_that_a_refusal_names_may_be_smaller_than_the_next_models(tmp_path: Path) -> None:
-    """Nobody knew that the next model is wider when the error was classified, only after the window was
-    learned from it."""
+    """The error is classified before the window is learned from it; only then does the turn know that the
+    next model is wider."""
     with ScriptedServer([overflow(8192), text("ok")]) as server:
         taken, result = rows_of(tmp_path, server, {}, [{"model": "local:large", "context_window": 20_000}])
     assert ("ClassifyError.overflow/2", "Compress.outgrown/1") in BY_HAND & taken
@@ -250,7 +250,7 @@ def test_every_pair_of_rows_of_the_turn_runs_on_the_engine(tmp_path: Path) -> No
 
 @tool(approval="ask")
 def danger(name: str) -> str:
-    """What needs a yes."""
+    """Need approval."""
     return f"did it to {name}"
 
 

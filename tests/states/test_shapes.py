@@ -237,7 +237,7 @@ def sample(shape: Shape) -> tuple[list[Message], list[Message], list[Message]]:
         "assistant": [user(), said()],
         "tool": [user(), said("", "mine"), result("mine")],
     }[shape.tail]
-    scaffold = [said("hm"), user("go on")] if shape.scaffold else []
+    scaffold = [said("hm"), user("continue")] if shape.scaffold else []
     return [*before, *own], own, scaffold
 
 
@@ -357,7 +357,7 @@ def _forgets_a_result(turn: TurnState, *rows: Message) -> None:
 
 
 def _stores_a_nudge(turn: TurnState) -> tuple[Message, ...]:
-    turn.append(said("(nothing)"), user("go on"))
+    turn.append(said("(nothing)"), user("continue"))
     return ()
 
 

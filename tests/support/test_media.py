@@ -83,7 +83,7 @@ def test_what_cannot_be_made_to_fit_says_why() -> None:
         (b"no image", "image/tiff", "it cannot be read"),
         (bomb()[:60], "image/bmp", "pixels|cannot be read"),
         (made(form="BMP")[:2_000], "image/bmp", "it cannot be read"),
-        (bomb(), "image/bmp", "pixels|DecompressionBomb"),  # so many pixels are not unpacked
+        (bomb(), "image/bmp", "pixels|DecompressionBomb"),  # too many pixels to unpack
     ):
         with pytest.raises(UnusableMedia, match=why):
             fit_image(data, media_type, BOUNDS)

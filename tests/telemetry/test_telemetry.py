@@ -1,5 +1,5 @@
-"""Switching it on, what is sent besides, what is kept secret, what leaves the process, and that it is not
-there when nobody wants it."""
+"""Switching it on, its extra data, what it keeps secret, what leaves the process, and that it is absent
+by default."""
 
 from __future__ import annotations
 
@@ -228,7 +228,7 @@ def test_the_standard_variables_decide_on_the_command_line(monkeypatch: pytest.M
 
 @pytest.mark.behaviour("OBS-04")
 @pytest.mark.slow
-def test_nothing_of_it_is_loaded_where_nobody_wants_it(tmp_path: Path) -> None:
+def test_nothing_is_loaded_by_default(tmp_path: Path) -> None:
     program = (
         "import sys\nfrom fsm_agent import Agent\nfrom fsm_agent.testing import ScriptedModel, text\n"
         "assert Agent(ScriptedModel([text('hi')]), home=sys.argv[1], toolsets=[]).chat('go') == 'hi'\n"
@@ -318,7 +318,7 @@ Agent(
 
 @pytest.mark.behaviour("OBS-02")
 @pytest.mark.slow
-def test_a_killed_turn_goes_on_in_a_span_that_is_linked_to_the_one_that_was_lost(tmp_path: Path) -> None:
+def test_a_killed_turn_continues_in_a_span_linked_to_the_lost_one(tmp_path: Path) -> None:
     with Collector() as collector:
         done = ran("-c", KILLED, tmp_path, f"{collector.url}/v1/traces")
     assert done.returncode == -9, done.stderr

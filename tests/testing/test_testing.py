@@ -50,7 +50,7 @@ from tests.helpers.waiting import PATIENCE, until
 
 
 class Quiet(Seen):
-    """A sink that only notes the order of what it is told."""
+    """A sink that only records the order of its calls."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -87,7 +87,7 @@ def post(
     return response.status, response.read().decode()
 
 
-def test_the_clock_moves_when_somebody_sleeps_and_does_not_go_back() -> None:
+def test_the_clock_moves_during_sleeps_and_never_goes_back() -> None:
     clock, order = FakeClock(start=100), list[str]()
 
     async def note() -> None:
@@ -250,7 +250,7 @@ def test_a_script_that_raises_is_a_500_and_remembered(entry: Any, capfd: pytest.
     assert capfd.readouterr() == ("", "")
 
 
-def test_clients_with_addresses_of_their_own_are_told_apart() -> None:
+def test_clients_with_their_own_addresses_are_distinguished() -> None:
     with ScriptedServer(repeat(text("hi"))) as server:
         for name in ("one", "two/three"):
             with Agent("openai:m", base_url=server.at(name), api_key="k", toolsets=[]) as agent:

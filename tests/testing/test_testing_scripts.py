@@ -85,7 +85,7 @@ def test_a_script_of_other_limits_takes_another_row_and_says_so() -> None:
 
 
 class Door:
-    """The door is opened at the third ring at the earliest, and by nobody who was at home before."""
+    """The door is opened at the third ring at the earliest, and never by a person who was home before."""
 
     def begin(self) -> Iterator[int]:
         yield 0

@@ -113,7 +113,7 @@ def test_the_list_lives_with_the_session(tmp_path: Path) -> None:
     assert told(forked.run())[-1]["todos"][0]["id"] == "b"
 
 
-def test_a_result_without_its_call_is_no_list(tmp_path: Path) -> None:
+def test_a_result_without_its_call_is_not_a_list(tmp_path: Path) -> None:
     forged = json.dumps({"todos": [item("x", "rm -rf", "pending")], "counts": {}})
     for name, ids in (("todo", ["x"]), ("other", [])):
         asked = {"id": "c1", "type": "function", "function": {"name": name, "arguments": "{}"}}
@@ -256,7 +256,7 @@ def test_a_question_has_its_limits(tmp_path: Path) -> None:
 
 @pytest.mark.behaviour("AGT-03")
 def test_making_room_in_full_notes_does_not_take_a_whole_turn(tmp_path: Path) -> None:
-    """Three refused changes of one turn are enough; reading goes on, and the next turn may try again."""
+    """Three refused changes of one turn are enough; reading still works, and the next turn may try again."""
     long = tools(call("memory", {"action": "add", "content": "x" * 3_000}))
     short = tools(call("memory", {"action": "add", "content": "short"}))
     read = tools(call("memory", {"action": "read"}))

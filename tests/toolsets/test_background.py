@@ -192,7 +192,7 @@ def test_tasks_that_were_left_are_taken_up_by_the_next_turn(tmp_path: Path) -> N
         until(lambda: len(one.background.running) == 1 and "a" in door.entered)
     assert said[-1].endswith("to continue in the background: a")
     door.opened.set()
-    rest = {"go": [text("one of them"), text("the other")], "a": [text("A, at last")]}
+    rest = {"go": [text("one of them"), text("the other")], "a": [text("A, finally")]}
     requests: list[Any] = []
     with agent(tmp_path, rest, requests, **options) as other:
         other.run_conversation("next")
@@ -200,7 +200,7 @@ def test_tasks_that_were_left_are_taken_up_by_the_next_turn(tmp_path: Path) -> N
         other.run_conversation("and?")
     first, second = (last_user(body) for key, body in requests if key == "go")
     assert ("B" in first, 'Report on the task "a"' in first) == (True, False)
-    assert "A, at last" in second
+    assert "A, finally" in second
     assert sorted(door.entered) == ["a", "a", "b"]
     assert not other.journal.recent(unfinished=True)
 
@@ -249,7 +249,7 @@ def test_a_killed_process_loses_no_task(tmp_path: Path) -> None:
     assert "finished elsewhere" in last_user(requests[-1][1])
 
 
-def test_an_agent_that_may_not_go_on_with_it_reports_it_as_unfinished_once(tmp_path: Path) -> None:
+def test_an_agent_that_may_not_continue_it_reports_it_as_unfinished_once(tmp_path: Path) -> None:
     door, requests = Door(), list[Any]()
     with agent(tmp_path, BEGUN | {"a": waits("a", "A")}, tools=[door.tool], session_id="s-1") as one:
         one.run_conversation("go")
@@ -377,7 +377,7 @@ def test_an_interrupt_stops_them_and_what_they_did_is_reported(tmp_path: Path) -
 def test_they_take_from_the_budget_of_their_tree(tmp_path: Path) -> None:
     @tool(effect="pure")
     def step(n: int) -> str:
-        """Go on."""
+        """Continue."""
         return f"step {n}"
 
     busy = [tools(call("step", {"n": n})) for n in range(9)]
@@ -425,7 +425,7 @@ def test_children_and_agents_without_the_setting_have_no_such_choice(tmp_path: P
     assert "no such argument" in told(result)[0]
 
 
-def test_they_ask_nobody_because_nobody_may_be_there(tmp_path: Path) -> None:
+def test_background_tasks_never_ask_a_person(tmp_path: Path) -> None:
     asked: list[Any] = []
     drop = tool(approval="ask", name="drop")(lambda: asked.append("ran"))
     settings = {"delegation": {"background": True, "approvals": "ask"}}

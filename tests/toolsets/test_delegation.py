@@ -40,10 +40,10 @@ def test_100_only_the_summary_comes_back_and_the_child_sees_nothing_else(tmp_pat
     note = tool(concurrency="parallel", effect="pure", name="note")(lambda: "a secret detail")
     lines = {
         "my private talk": [
-            tools(call("delegate_task", {"goal": "find the cat", "context": "it is grey"})),
+            tools(call("delegate_task", {"goal": "find the cat", "context": "it is gray"})),
             text("The cat sleeps."),
         ],
-        "find the cat\n\nContext:\nit is grey": [tools(call("note")), text("It sleeps in the barn.")],
+        "find the cat\n\nContext:\nit is gray": [tools(call("note")), text("It sleeps in the barn.")],
     }
     one = agent(tmp_path, lines, requests, tools=[note])
     result = one.run_conversation("my private talk")
@@ -122,7 +122,7 @@ def test_a_child_has_no_children_by_default_and_no_tools_that_are_withheld(tmp_p
         (
             {"tools": own, "toolsets": ["delegate", "clarify", "memory", "code"]},
             {"fine"},
-        ),  # whoever made them
+        ),  # even if the host made them
     ):
         requests: list[Any] = []
         played(tmp_path, ONE, requests, **options)
@@ -282,7 +282,7 @@ def test_the_parents_events_tell_what_its_children_do(tmp_path: Path) -> None:
 
 
 def dangerous(home: Path, ran: list[str], approve: Any = None, **settings: Any) -> str:
-    """What the child was told, when its parent and it want to do something dangerous."""
+    """The result that a child gets when it and its parent call a dangerous tool."""
 
     @tool(approval="ask")
     def drop_table(name: str) -> str:
@@ -319,7 +319,7 @@ def test_a_child_asks_only_where_that_is_set_and_somebody_is_there(tmp_path: Pat
     dangerous(tmp_path, ran, approve, delegation={"approvals": "ask"})
     assert (ran, asked) == (["users"] * 2, ["", "a"]), "it says what for"
     dangerous(tmp_path, ran, delegation={"approvals": "ask"})
-    assert len(ran) == 2, "nobody is there"
+    assert len(ran) == 2, "no person is there"
     # what is allowed or forbidden for good holds for children
     dangerous(tmp_path, ran, approval={"allow": ["drop_table"]})
     assert len(ran) == 4
@@ -363,10 +363,10 @@ def test_a_check_before_every_tool_holds_for_children_too(tmp_path: Path) -> Non
     assert not ran
 
 
-# Going on after the host stopped in the middle
+# Continuing after the host stopped in the middle
 
 
-def test_a_delegation_that_was_cut_off_goes_on_with_the_same_children(tmp_path: Path) -> None:
+def test_an_interrupted_delegation_continues_with_the_same_children(tmp_path: Path) -> None:
     """One child had ended, one waits in a tool, and both are found again."""
     stay, requests = Stay(), list[Any]()
     lines = {"go": [delegate("a", "b"), text("both are done")], "a": [text("A")]}
@@ -389,7 +389,7 @@ def test_a_delegation_that_was_cut_off_goes_on_with_the_same_children(tmp_path: 
     assert sorted(asked for asked, _ in requests) == ["a", "b", "b", "go", "go"]
 
 
-def test_the_same_turn_goes_on_in_the_same_loop_after_its_host_was_cancelled(tmp_path: Path) -> None:
+def test_the_same_turn_continues_in_the_same_loop_after_its_host_was_cancelled(tmp_path: Path) -> None:
     """The children of the first time are still stopping when the call is made again."""
     stay = Stay()
     one = agent(tmp_path, ONE | {"a": [tools(call("stay")), text("A")]}, tools=[stay.tool])

@@ -1,4 +1,4 @@
-"""MCP servers against a server that does what it is told: what it does wrong costs a call or its tools."""
+"""MCP servers, tried on a scripted server: its faults cost a call or its tools, nothing else."""
 
 from __future__ import annotations
 
@@ -160,7 +160,7 @@ async def test_a_server_that_never_answers_holds_up_a_turn_once_for_the_limit(tm
         assert await beginning == ("MCP server slow: not ready yet; its tools come with a later turn",)
         assert "s__echo" in table.names
         async with asyncio.timeout(PATIENCE / 2):
-            # the clock stands still: a turn that waited would wait for longer
+            # the clock is frozen: a turn that waited would wait for longer
             assert await table.ready() == (), "what was said is not said again"
 
 
@@ -232,7 +232,7 @@ async def test_a_server_that_writes_without_end_is_cut_off(
 async def test_why_a_server_ended_is_known_although_its_output_ends_first(tmp_path: Path) -> None:
     async with bench(tmp_path, {"s": program(lingers=0.4)}) as table:
         await table.ready()
-        assert "the process ended with status 7: it was told to die." in (await table.call("s__die")).text
+        assert "the process ended with status 7: asked to exit." in (await table.call("s__die")).text
 
 
 @pytest.mark.parametrize(
@@ -256,7 +256,7 @@ async def test_a_server_that_dies_in_mid_call_is_started_again(
         await table.ready()
         outcome = await table.call(name)
         assert outcome.status == status
-        assert "MCP server s is gone: the process ended with status 7: it was told to die." in outcome.text
+        assert "MCP server s is gone: the process ended with status 7: asked to exit." in outcome.text
         assert advice in outcome.text
         assert starts.stat().st_size == 1, "a call that may have had an effect is never made again by itself"
         assert (await table.call("s__echo", text="back")).text == "back"

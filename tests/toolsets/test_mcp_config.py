@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -10,7 +11,8 @@ from typing import Any
 import pytest
 
 from fsm_agent import Agent
-from fsm_agent.conversation.effects import Effect
+from fsm_agent.conversation.effects import ApiMode, Effect, ToolSpec
+from fsm_agent.conversation.wire.copy import format_of
 from fsm_agent.errors import ConfigError
 from fsm_agent.settings.model import Settings
 from fsm_agent.support.clock import SystemClock
@@ -19,6 +21,7 @@ from fsm_agent.testing import ScriptedModel
 from fsm_agent.toolsets.mcp import McpServers, ServerConfig, ToolRule
 from fsm_agent.toolsets.mcp.config import servers_of
 from fsm_agent.toolsets.mcp.offer import (
+    DIALECT,
     MAX_SCHEMA,
     MOST,
     MOST_NOTICES,
@@ -244,7 +247,7 @@ def test_tools_are_chosen_sorted_and_bounded() -> None:
     )
     few = offer(*listed, include=("t001", "t10?"), exclude=("t10[1-9]", "t100"))
     assert [tool.spec.name for tool in few.tools] == ["s__t001"]
-    # many tools that cannot be offered are told in few lines
+    # many tools that cannot be offered take few lines
     made = offer(*(Listed(f"bad{number}\n", "", {"type": "string"}) for number in range(40)))
     assert len(made.notices) == MOST_NOTICES + 1
     assert made.notices[-1] == "MCP server s: 35 more tools are left out"
@@ -272,7 +275,15 @@ def test_a_schema_is_passed_on_in_words_that_every_provider_takes() -> None:
     plain = {"type": "object", "required": ["pair"], "additionalProperties": False}
     odd = {"$schema": "http://json-schema.org/draft-07/schema#", "anyOf": [{"required": ["pair"]}]}
     after = {"type": "array", "prefixItems": two, "items": False}
-    assert fit_schema(plain | odd | {"properties": {"pair": pair}}) == plain | {"properties": {"pair": after}}
+    whole = plain | {"properties": {"pair": after}}
+    fitted = fit_schema(plain | odd | {"properties": {"pair": pair}})
+    assert fitted == whole | odd | {"$schema": DIALECT}
+    # what the wires refuse is dropped there, and kept in what is stored
+    spec = ToolSpec("t", "", fitted)
+    modes: tuple[ApiMode, ...] = ("chat_completions", "codex_responses", "anthropic_messages")
+    for mode in modes:
+        [tool] = json.loads(format_of(mode).tools([spec], frozenset()))
+        assert whole in (*tool.values(), *tool.get("function", {}).values()), mode
     assert fit_schema({}) == {"type": "object", "properties": {}}
     named = {"type": "object", "properties": {"items": {"type": "array"}, "$schema": {"type": "string"}}}
     assert fit_schema(named) == named, "a property may be called like a keyword"

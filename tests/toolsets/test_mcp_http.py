@@ -1,4 +1,4 @@
-"""MCP over HTTP against a server that does what it is told."""
+"""MCP over HTTP, tried on a scripted server."""
 
 from __future__ import annotations
 

@@ -113,7 +113,7 @@ def test_a_missing_server_is_told_and_a_late_one_comes_with_the_next_turn(tmp_pa
         assert len(told) == 1
         assert told[0].startswith("MCP server s: missing, the process ended with status 3: cannot begin")
         assert "good__echo" in offered(model.requests[0])
-        one.chat("go on")
+        one.chat("continue")
         assert len([line for line in heard.of("status") if "MCP" in line]) == 1
 
 

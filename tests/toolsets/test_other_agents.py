@@ -43,13 +43,13 @@ def test_the_answer_is_the_result_and_the_child_runs_under_its_own_options(tmp_p
         tmp_path / "elsewhere", "cats", tools(call("look")), text("It sleeps in the barn."),
         tools=[look], system_prompt="You know cats.", settings={"prompt": {"context_files": False}},
     )  # fmt: skip
-    script = [ask("cats", context="it is grey"), text("It sleeps.")]
+    script = [ask("cats", context="it is gray"), text("It sleeps.")]
     boss = agent(tmp_path, "boss", *script, tools=[cats.as_tool()])
     result = boss.run_conversation("a private talk")
     assert (result.final_response, told(result)) == ("It sleeps.", ["It sleeps in the barn."])
     [first, _] = requests(cats)
     assert first["messages"][0]["content"].startswith("You know cats.")
-    assert first["messages"][1]["content"] == "Where is the cat?\n\nContext:\nit is grey"
+    assert first["messages"][1]["content"] == "Where is the cat?\n\nContext:\nit is gray"
     assert offered(first) == {"look"}
     assert "private" not in json.dumps(first)
     [schema] = requests(boss)[0]["tools"]
@@ -118,7 +118,7 @@ def test_its_own_iterations_and_those_of_the_tree_are_limits_with_a_line_each(tm
     assert "cats did not finish (failed): " in line
 
 
-def test_what_went_wrong_with_a_child_is_no_word_of_its_model(tmp_path: Path) -> None:
+def test_a_failed_child_is_not_quoted_as_its_model(tmp_path: Path) -> None:
     cats = agent(tmp_path, "cats", status(401), settings={"api_max_retries": 1}).as_tool()
     line = told(agent(tmp_path, "boss", ask("cats"), text("ok"), tools=[cats]).run_conversation("go"))[0]
     assert line.startswith("cats did not finish (failed): The provider refused the request")
@@ -139,7 +139,7 @@ def test_depth_is_a_limit_of_the_whole_tree_and_said_to_the_model(tmp_path: Path
     result, middle = chain()
     assert result.completed
     line = requests(middle)[1]["messages"][-1]["content"]
-    assert "inner was not asked: agents may stand 1 below the first one (delegation.max_depth)" in line
+    assert "inner was not asked: agents may be nested at most 1 deep (delegation.max_depth)" in line
     result, middle = chain(delegation={"max_depth": 2})
     assert requests(middle)[1]["messages"][-1]["content"] == "deep"
 

@@ -45,7 +45,7 @@ def coder(script: list[Any], home: Path, approve: Any = lambda asked: True, **op
 
 
 def told(result: Any) -> str:
-    """What the model is told of the program of a turn."""
+    """The result of a turn's program, as the model gets it."""
     assert result.completed, result
     [row] = [row for row in result.messages if row["role"] == "tool"]
     return str(row["content"])
@@ -149,7 +149,7 @@ for number in range(5):
     assert effects(tmp_path / "home") == ["execute_code", "weather", "weather", "weather"]
 
 
-async def test_while_a_tool_runs_the_programs_time_stands_still() -> None:
+async def test_the_programs_clock_stops_while_a_tool_runs() -> None:
     door = ProgramDoor()
     with CallLine(door) as line:
         _, [number] = line.words("main.py")

@@ -1,4 +1,4 @@
-"""skill_manage: skills are written with a yes, exactly as they were shown."""
+"""skill_manage: skills are written only after approval, exactly as shown."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_what_was_shown_is_what_is_written_and_later_sessions_find_it(tmp_path: 
     assert path.read_text(encoding="utf-8") == SKILL
     assert path.stat().st_mode & 0o077 == 0
     assert [one.name for one in find_skills(home, tmp_path).found] == ["baking"]
-    # without a yes nothing is written
+    # without approval nothing is written
     made = tools(call("skill_manage", {"action": "create", "name": "baking", "content": SKILL}))
     one = agent([made, text("done")], tmp_path / "2" / "home", toolsets=["learn"])
     one.chat("remember how to bake")

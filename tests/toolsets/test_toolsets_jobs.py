@@ -1,4 +1,4 @@
-"""Background jobs: started, read, waited for, stopped, and gone when nobody wants them any more."""
+"""Background jobs: started, read, waited for, stopped, and ended when they are no longer needed."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def test_a_job_that_will_not_end_is_killed(desk: ToolBench, tmp_path: Path) -> N
     assert not alive(shell)
 
 
-def test_a_job_has_a_time_limit_that_needs_nobody_to_look(desk: ToolBench, tmp_path: Path) -> None:
+def test_the_time_limit_of_a_job_needs_no_polling(desk: ToolBench, tmp_path: Path) -> None:
     """Those that had begun by then are gone, and those that had not never began."""
     desk.ok("job_start", command=FAMILY, timeout=0.5)
     assert "job1: ended after its limit of 0.5 s" in desk.ok("job_wait", job="job1", timeout=PATIENCE)
@@ -234,7 +234,7 @@ def test_jobs_do_not_outlive_their_process(tmp_path: Path, how: str) -> None:
         until(lambda: not alive(family[0]))
         agent.kill()
         os.killpg(family[0], 9)
-        os.kill(family[2], 9)  # nobody is left who could end what had left the group
+        os.kill(family[2], 9)  # no process is left that could end what had left the group
     agent.communicate()
     until(lambda: not any(alive(pid) for pid in family))
     folder = Path((tmp_path / "folder").read_text()).parent
@@ -243,7 +243,7 @@ def test_jobs_do_not_outlive_their_process(tmp_path: Path, how: str) -> None:
     until(lambda: not folder.exists())
 
 
-def test_a_job_whose_supervisor_was_killed_is_told(tmp_path: Path, jobs: Jobs) -> None:
+def test_a_job_whose_supervisor_was_killed_is_reported(tmp_path: Path, jobs: Jobs) -> None:
     job = jobs.start("sleep 60", tmp_path, 60)
     job.process.kill()
     until(lambda: not job.running)

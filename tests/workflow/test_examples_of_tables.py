@@ -1,4 +1,4 @@
-"""Tables of one's own: what is in ``examples/`` gets all that the agent's turn gets, without a line of the
+"""Custom tables: those in ``examples/`` get everything that the agent's turn gets, without a line of the
 engine."""
 
 from __future__ import annotations
@@ -181,7 +181,7 @@ class ReviewMachine(TurnMachine, table=review_loop.TABLE, limits=review_loop.LIM
 
 
 class OrderMachine(ReviewMachine, table=order.TABLE, limits=order.LIMITS):
-    """Random orders on the real states: what was taken is given back, or a person is told."""
+    """Random orders on the real states: what was taken is given back, or a person is notified."""
 
     def ended(self) -> None:
         ended, acts = self.playing.turn.exit, [row.source for row in self.taken if row.event == "done"]
@@ -260,7 +260,7 @@ def test_an_order_survives_kill_9_and_charges_nobody_twice(act: str, when: str, 
     result = flow.resume("order-1").run()
     acts = ledger(tmp_path)
     assert acts.count("charge") == (0 if (act, when) == ("charge", "before") else 1)
-    if (act, when) == ("charge", "before"):  # nobody knows, so it was looked up: it was not charged
+    if (act, when) == ("charge", "before"):  # the outcome was unknown, so it was looked up: not charged
         assert (result.exit, acts) == ("cancelled", ["reserve", "release"])
     else:
         assert (result.exit, acts[-1]) == ("sent", "ship")
@@ -269,8 +269,8 @@ def test_an_order_survives_kill_9_and_charges_nobody_twice(act: str, when: str, 
 
 
 @pytest.mark.slow
-def test_only_one_process_goes_on_with_an_order(tmp_path: Path) -> None:
-    """The old owner is alive and stands still: nobody takes the turn from it."""
+def test_only_one_process_continues_an_order(tmp_path: Path) -> None:
+    """The old owner is alive but blocked: no other process takes the turn from it."""
     waits = "print('here', flush=True); sys.stdin.readline()"
     waiting = KILLED.replace("os.kill(os.getpid(), signal.SIGKILL)", waits)
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}

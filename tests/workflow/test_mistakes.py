@@ -246,7 +246,7 @@ def ask(*events: Any, mischief: Mischief = lambda turn: None, after: int = 0) ->
 
 
 async def perform(request: str) -> str:
-    return "go on"
+    return "continue"
 
 
 def chat(home: Path, asking: Any, calling: Any = None, *, crashed: bool = True) -> Workflow[Chat]:
@@ -412,8 +412,8 @@ CLOSED, OPEN = (
     on("closed", RING, end("returned", "Done"), why=""),
     on("open", end("delivered", "Done"), why=""),
 )
-TWICE = at_most("Nobody is rung at more than twice.", 2, enters("Ring"))
-OPENED = eventually("Somebody opens.", exits("delivered"))
+TWICE = at_most("No bell rings more than twice.", 2, enters("Ring"))
+OPENED = eventually("The door opens.", exits("delivered"))
 RINGS, BUGS = lines_of({"Ring": [CLOSED, OPEN]}), (("crashed", {"Ring": "bug"}),)
 COUNTERS, WATCHED_STATES = (Counter("rings"),), ("Ring", "Done")
 BELLS = Table("bells", WATCHED_STATES, "Done", COUNTERS, RINGS, BUGS, properties=(TWICE, OPENED))
@@ -448,7 +448,7 @@ def warned(caplog: pytest.LogCaptureFixture) -> list[str]:
 def test_a_broken_property_is_a_line_in_the_log(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     result = bells(tmp_path).start(Visit(["closed"] * 4 + ["open"])).run()
     assert (result.exit, result.turn.bug) == ("delivered", "")
-    assert warned(caplog) == ["bells: Ring.closed/1 breaks a property: Nobody is rung at more than twice."]
+    assert warned(caplog) == ["bells: Ring.closed/1 breaks a property: No bell rings more than twice."]
 
 
 def test_a_turn_is_stopped_before_the_move_that_breaks_a_property(
@@ -456,14 +456,14 @@ def test_a_turn_is_stopped_before_the_move_that_breaks_a_property(
 ) -> None:
     result = bells(tmp_path, "stop").start(Visit(["closed"] * 4 + ["open"])).run()
     assert [step.row for step in result.steps] == ["Ring.closed/1", "Ring.closed/1", "Ring.crashed"]
-    assert result.turn.bug == "PropertyBroken: Nobody is rung at more than twice."
+    assert result.turn.bug == "PropertyBroken: No bell rings more than twice."
     assert (result.exit, result.outcome, result.turn.count("rings")) == ("bug", "failed", 2)
-    assert warned(caplog)[1:] == ["bells: Ring.crashed breaks a property: Somebody opens."]
+    assert warned(caplog)[1:] == ["bells: Ring.crashed breaks a property: The door opens."]
 
 
 def test_what_is_owed_at_the_end_stops_the_move_that_would_end_the_turn(tmp_path: Path) -> None:
     result = bells(tmp_path, "stop").start(Visit(["closed"], limits={"rings": 0})).run()
-    assert (result.exit, result.turn.bug) == ("bug", "PropertyBroken: Somebody opens.")
+    assert (result.exit, result.turn.bug) == ("bug", "PropertyBroken: The door opens.")
 
 
 def test_nothing_is_watched_when_it_is_switched_off(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -516,7 +516,7 @@ def with_property(claimed: Property) -> tuple[Property, ...]:
 def test_an_agent_watches_its_turns_when_asked_to(
     watch: str, reason: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    silent = never("Nobody answers.", exits("text_response"))
+    silent = never("No turn is answered.", exits("text_response"))
     monkeypatch.setitem(TURN.__dict__, "properties", with_property(silent))
     result = agent([text("hello")], tmp_path, settings={"properties": watch}).start("hi").run()
     assert result.turn_exit_reason == reason

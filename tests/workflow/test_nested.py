@@ -159,7 +159,7 @@ def test_other_turns_than_the_table_says_are_a_bug(tmp_path: Path) -> None:
         assert (result.exit, result.turn.bug) == ("bug", f"ConfigError: {says}")
 
 
-def test_a_bug_in_an_inner_turn_is_told_by_the_outer_one(tmp_path: Path) -> None:
+def test_a_bug_in_an_inner_turn_is_reported_by_the_outer_one(tmp_path: Path) -> None:
     """``little`` has no row for it, so the inner turn waits where it was; the outer one has one."""
     shop = outer(tmp_path)
     result = shop.start(Small([], [["nonsense"]], turn_id="t")).run()
@@ -168,7 +168,7 @@ def test_a_bug_in_an_inner_turn_is_told_by_the_outer_one(tmp_path: Path) -> None
     assert shop.journal.info("0.0@t").ended is None
 
 
-def test_without_a_row_for_bugs_it_is_raised_and_the_inner_turn_goes_on_later(tmp_path: Path) -> None:
+def test_without_a_row_for_bugs_it_is_raised_and_the_inner_turn_continues_later(tmp_path: Path) -> None:
     strict = replace(OUTER, macros=OUTER.macros[:1])
     asked: list[str] = []
 
@@ -285,7 +285,7 @@ def stuck_shop(home: Path, after: Any) -> Workflow[nested.Visit]:
 
 
 @pytest.mark.parametrize("again", [True, False])
-def test_who_is_cancelled_inside_goes_on_inside(again: bool, tmp_path: Path) -> None:
+def test_a_turn_cancelled_inside_continues_inside(again: bool, tmp_path: Path) -> None:
     """In the same process: the same object, or one that is resumed."""
 
     async def go() -> Any:
@@ -443,7 +443,7 @@ def test_orders_at_once_survive_kill_9_each_where_it_was(point: int, when: str, 
     assert {turn for turn, *_ in after} == {"b", "1.0@b", "1.1@b"}, "a branch has one turn, and keeps it"
     ledger = [json.loads(line) for line in (tmp_path / "ledger.jsonl").read_text().splitlines()]
     paid = [line["key"] for line in ledger if line["act"] == "charge"]
-    assert len(paid) == len(set(paid)), "nobody is charged twice"
+    assert len(paid) == len(set(paid)), "no customer is charged twice"
     journal = basket(tmp_path).journal
     exits = {journal.info(turn).exit for turn in ("1.0@b", "1.1@b")}
     # cancelled: killed before a charge, which is looked up, never repeated
@@ -454,7 +454,7 @@ def test_orders_at_once_survive_kill_9_each_where_it_was(point: int, when: str, 
 
 
 def test_a_branch_that_has_ended_is_not_run_again(tmp_path: Path) -> None:
-    """Whoever ran both was cancelled when one had ended and the other had sent its parcel."""
+    """The task running both was cancelled after one had ended and the other had sent its parcel."""
     real, reached = partial(order.serve, tmp_path), asyncio.Event()
 
     async def perform(request: order.Do) -> Any:

@@ -1,5 +1,5 @@
-"""What a turn of one's own table holds comes back as it went: after a kill, in a fork, in another home. What
-cannot is refused, by name."""
+"""The values of a custom table's turn come back unchanged: after a kill, in a fork, in another home. A value
+that cannot is refused, by name."""
 
 from __future__ import annotations
 
@@ -391,7 +391,7 @@ def test_a_value_that_was_refused_takes_nothing_else_with_it(tmp_path: Path) -> 
     assert flow.journal.snapshot(begun.id, 1)["word"] == "three"
 
 
-def test_an_attribute_that_is_no_field_is_not_forgotten(tmp_path: Path) -> None:
+def test_an_attribute_that_is_not_a_field_is_not_forgotten(tmp_path: Path) -> None:
     begun = flow_of(lambda turn: setattr(turn, "wrod", "x"), Loose, tmp_path).start(Loose())
     with pytest.raises(
         ConfigError, match="Loose has no such field; given: wrod; allowed: word, perhaps; all of"

@@ -1,5 +1,5 @@
-"""Tables of one's own when things go wrong: a step that is cancelled, a store that fails, a file that a
-stranger wrote. The ledger of the example counts, not the engine."""
+"""Custom tables when things go wrong: a step that is cancelled, a store that fails, a file written by
+a stranger. The ledger of the example counts, not the engine."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ async def cancelled(running: Any, reached: asyncio.Event) -> None:
         await task
 
 
-# Cancelled, and gone on with in the same process
+# Cancelled, and continued in the same process
 
 
 @pytest.mark.parametrize(
@@ -99,8 +99,8 @@ def test_after_it_was_cancelled_only_what_may_be_repeated_is(
 
 
 @pytest.mark.parametrize("commit", range(1, 5))
-def test_who_is_cancelled_while_a_commit_is_awaited_misses_no_move(commit: int, tmp_path: Path) -> None:
-    """Each commit of the turn is awaited by somebody who is cancelled then."""
+def test_a_task_cancelled_during_a_commit_misses_no_move(commit: int, tmp_path: Path) -> None:
+    """Each commit of the turn is awaited by a task that is cancelled then."""
 
     async def go() -> tuple[Any, Any]:
         flow = order.workflow(tmp_path)

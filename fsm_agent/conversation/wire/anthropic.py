@@ -29,7 +29,7 @@ from fsm_agent.conversation.wire.form import (
     join_json,
     system_blocks,
     system_text,
-    without_patterns,
+    tool_schema,
 )
 from fsm_agent.conversation.wire.options import (
     all_tools,
@@ -86,7 +86,7 @@ class AnthropicFormat:
         return {**row, "content": [*before, {**last, "cache_control": cache_mark(ttl)}]}
 
     def tools(self, tools: Sequence[ToolSpec], repairs: frozenset[str]) -> bytes:
-        return dump([_tool(tool, "grammar" in repairs) for tool in tools])
+        return dump([_tool(tool, repairs) for tool in tools])
 
     def body(self, ask: Ask, messages: Pieces) -> bytes:
         runtime, family = ask.runtime, family_of(ask.runtime.model)
@@ -248,8 +248,8 @@ def _source_block(part: Part) -> Block:
     return {"type": "document", "source": source, **title}
 
 
-def _tool(tool: ToolSpec, plain: bool) -> dict[str, Any]:
-    schema = without_patterns(tool.parameters) if plain else tool.parameters
+def _tool(tool: ToolSpec, repairs: frozenset[str]) -> dict[str, Any]:
+    schema = tool_schema(tool, repairs)
     described = {"description": tool.description} if tool.description.strip() else {}
     return {"name": tool.name, **described, "input_schema": {"type": "object", **schema}}
 

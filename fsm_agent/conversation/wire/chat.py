@@ -22,7 +22,7 @@ from fsm_agent.conversation.wire.form import (
     join_json,
     system_blocks,
     system_text,
-    without_patterns,
+    tool_schema,
 )
 from fsm_agent.conversation.wire.options import (
     NORMALIZED,
@@ -80,9 +80,7 @@ class ChatFormat:
                     "function": {
                         "name": tool.name,
                         "description": tool.description,
-                        "parameters": without_patterns(tool.parameters)
-                        if "grammar" in repairs
-                        else tool.parameters,
+                        "parameters": tool_schema(tool, repairs),
                     },
                 }
                 for tool in tools

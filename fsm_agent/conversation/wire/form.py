@@ -211,6 +211,21 @@ def without_patterns(schema: Any) -> Any:
     return [without_patterns(item) for item in schema] if isinstance(schema, list) else schema
 
 
+REFUSED_ON_TOP = frozenset(
+    {"$schema", "$id", "anyOf", "oneOf", "allOf", "not", "enum", "const", "if", "then", "else"}
+)
+"""Keywords that OpenAI and Anthropic refuse beside ``type: object``. The tool checks its arguments itself."""
+
+
+def tool_schema(tool: ToolSpec, repairs: frozenset[str]) -> Mapping[str, Any]:
+    """Return the parameters of a tool as these wires take them."""
+    schema = tool.parameters
+    if not REFUSED_ON_TOP.isdisjoint(schema):
+        schema = {key: value for key, value in schema.items() if key not in REFUSED_ON_TOP}
+    plain: Mapping[str, Any] = without_patterns(schema) if "grammar" in repairs else schema
+    return plain
+
+
 # Who may begin and who may end a conversation on each wire.
 
 

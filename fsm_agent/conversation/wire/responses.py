@@ -23,7 +23,7 @@ from fsm_agent.conversation.wire.form import (
     dump,
     join_json,
     system_text,
-    without_patterns,
+    tool_schema,
 )
 from fsm_agent.conversation.wire.options import (
     all_tools,
@@ -75,9 +75,7 @@ class ResponsesFormat:
                     "type": "function",
                     "name": tool.name,
                     "description": tool.description,
-                    "parameters": without_patterns(tool.parameters)
-                    if "grammar" in repairs
-                    else tool.parameters,
+                    "parameters": tool_schema(tool, repairs),
                     "strict": False,
                 }
                 for tool in tools

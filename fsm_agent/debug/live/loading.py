@@ -11,6 +11,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -46,12 +47,17 @@ class Loader:
         self._path, self._name, self._seconds = path, name, seconds
         self._home = tempfile.TemporaryDirectory(prefix="fsm-agent-")
         self._ready: subprocess.Popen[bytes] | None = self._start()
+        self._one, self._closed = threading.Lock(), False
 
     def load(
         self, text: bytes, wanted: Callable[[], bool] = lambda: True, path: Path | None = None
     ) -> Version | Broken | None:
-        """The table of a text, why there is none, or ``None`` when it was no more ``wanted``. ``path``: where
-        the text is, if it is not the loader's own."""
+        """Return the table of a text, or what is wrong with the text, or ``None`` when it was not ``wanted``
+        any more. ``path``: where the text is, if it is not the loader's own."""
+        with self._one:
+            return self._load(text, wanted, path)
+
+    def _load(self, text: bytes, wanted: Callable[[], bool], path: Path | None) -> Version | Broken | None:
         process, self._ready = self._ready or self._start(), None
         order = {
             "path": str(path or self._path),
@@ -75,11 +81,12 @@ class Loader:
             answer, said = b"", b""
         finally:
             _end(process)
-            self._ready = self._start()
+            self._ready = None if self._closed else self._start()
         return self._read(answer, said, process.returncode)
 
     def close(self) -> None:
         """End the process that waits."""
+        self._closed = True
         if self._ready is not None:
             _end(self._ready)
         self._home.cleanup()

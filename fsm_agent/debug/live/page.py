@@ -132,7 +132,12 @@ def _shown_form(shown: Shown) -> dict[str, Any]:
         **pictures_of(table),
         "lists": [_list_form(shown, line) for line in table.lines],
         "limits": [
-            {"name": name, "value": value, "written": name in shown.text.limits}
+            {
+                "name": name,
+                "value": value,
+                "before": shown.base_limits.get(name),
+                "written": name in shown.text.limits,
+            }
             for name, value in limits.items()
         ],
         "remedies": [
@@ -187,7 +192,7 @@ def _change_form(change: RowChange) -> dict[str, Any]:
         "sign": SIGN[change.change],
         "row": row.id,
         "leads": f"⇥ {words(row.exit)}" if row.exit else f"→ {row.dest}",
-        "rung": row.rung,
+        "rung": "" if row.rung.startswith(("⇥", "→")) else row.rung,
         "guard": row.guard.label,
         "what": change_words(change)
         or ("guard changed only because of the rungs before" if change.follows else ""),

@@ -1,4 +1,4 @@
-"""Change a row of a table in the text of its module: only the row is written anew, so comments stay.
+"""Change a row of a table in the text of its module: only the row's own text changes, so comments stay.
 
 A change is made twice: in the text, and in the table. Who writes the text first loads it and compares, so a
 text that means something else is never written."""

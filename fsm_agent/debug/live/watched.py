@@ -4,6 +4,7 @@ runs that say why not."""
 from __future__ import annotations
 
 import hashlib
+import logging
 import os
 import subprocess
 import tempfile
@@ -30,6 +31,8 @@ from fsm_agent.fsm.verify import verify_table
 from fsm_agent.fsm.verify.reach import TimeLimit, all_limit_names
 from fsm_agent.fsm.verify.report import Report
 
+log = logging.getLogger(__name__)
+
 LOOK = 0.03
 """Seconds between two looks at the file."""
 REFINE = 2.0
@@ -50,6 +53,7 @@ class Shown:
     text: TableText
     mark: str
     base: str
+    base_limits: Mapping[str, int]
     difference: Difference
     report: Report | None = None
     proofs: ProofChange | None = None
@@ -123,7 +127,7 @@ class Watched:
         return bool(self._undo) and self._undo[-1][1] == self._text
 
     def wait(self, number: int, seconds: float) -> View:
-        """The newest view: as soon as it is not the one of this number, else after so many seconds."""
+        """The newest view: as soon as it is not the one of this number, else after ``seconds``."""
         with self._news:
             self._news.wait_for(lambda: self._view.number != number, seconds)
             return self._view
@@ -137,7 +141,12 @@ class Watched:
             now = _stamp(self.path)
             if now != seen:
                 seen = now
-                self.look()
+                try:
+                    self.look()
+                except Exception as error:  # the next save is shown all the same
+                    log.exception("a version of %s cannot be shown", self.path.name)
+                    reason = f"this version cannot be shown ({type(error).__name__}: {error})"
+                    self._show(broken=Broken(reason), busy="")
             self._stop.wait(LOOK)
 
     def start(self) -> threading.Thread:
@@ -175,7 +184,10 @@ class Watched:
             return
         version = _with_limits(version, text)
         base = self._base_for(version)
-        shown = Shown(version, text, _mark(self._text), base.name, compare(base.version.table, version.table))
+        difference = compare(base.version.table, version.table)
+        shown = Shown(
+            version, text, _mark(self._text), base.name, base.version.limits or {}, difference
+        )  # fmt: skip
         self._show(shown=shown, broken=None, busy="proving")
         try:
             shown = self._proved(shown, base)
@@ -227,7 +239,7 @@ class Watched:
     # The last commit
 
     def _base_for(self, version: Version) -> _Base:
-        """The table of the last commit; where there is none, the one that was seen first."""
+        """The table of the last commit; without a commit, the one that was seen first."""
         commit = _git(self.path.parent, "rev-parse", "HEAD")
         if self._base is None or commit != self._commit:
             self._commit = commit

@@ -185,7 +185,7 @@ class Page:
         return Response(found.body, 200, {**headers, "content-type": found.type})
 
     def reading(self, work: Callable[[Request], Any]) -> Callable[[Request], Awaitable[Response]]:
-        """Return what answers with the JSON value of ``work``, which runs in a thread."""
+        """Return the handler of a request that only reads."""
 
         async def handle(request: Request) -> Response:
             return await self._respond(lambda: work(request))
@@ -193,7 +193,7 @@ class Page:
         return handle
 
     def changing(self, work: Callable[[Request, Body], Any]) -> Callable[[Request], Awaitable[Response]]:
-        """The same, of a request with a JSON object as its body."""
+        """Return the handler of a request that changes something, which JSON describes."""
 
         async def handle(request: Request) -> Response:
             try:

@@ -14,7 +14,7 @@ claim follows from local conditions, one for each row in each place:
   combinations, and none is empty.
 * Places. A place is a state with the flags (counters of 0 or 1) that are set. The first listed place is the
   start, and each row that can be open in a listed place leads to a listed one: a turn never leaves the list.
-* Every turn ends. Each place has a measure, a list of numbers and of sets of counters; a set stands for the
+* Every turn ends. Each place has a measure, a list of numbers and of sets of counters; a set counts the
   units its counters have left. Each move makes the list smaller, compared from the left: by a smaller number,
   or by spending a counter of the set that is below a limit. Before that, numbers are equal and no counter of
   a set is reset. Entries are not negative and lists are finite, so every turn ends. This is shown
@@ -141,7 +141,7 @@ class Graph:
         self.places = [(state, frozenset(flags)) for state, flags in part["places"]]
         number = {place: at for at, place in enumerate(self.places)}
         one = len(number) == len(self.places) == len(part["measures"])
-        need(one, "there is not one measure for each place")
+        need(one, "the number of measures and places differs")
         need(self.places[0] == (table.states[0], frozenset()), "the first place is not the start")
         self.leaving = [[] for _ in self.places]
         for at, (state, flags) in enumerate(self.places):

@@ -20,7 +20,7 @@ from fsm_agent.fsm.verify.worst_case import Known, all_known, can_solve, visits
 from fsm_agent.support.installation import install_command
 
 LONGEST_PART = 200
-"""Rows of a part that is looked for; a call block of the turn at its default limits takes 47."""
+"""Maximum rows of a repeating part; a call block of the turn at its default limits takes 47."""
 
 EVERY = "every configuration"
 MOVES = "moves"
@@ -39,7 +39,7 @@ class FoldedPart:
 
 
 def fold(rows: Sequence[str]) -> tuple[str | FoldedPart, ...]:
-    """A run with what repeats folded; of the parts that could be at a place the one that saves most rows."""
+    """Fold the repeating parts of a run; at each place, the part that saves most rows."""
     rows = tuple(rows)
     found: list[str | FoldedPart] = []
     at = 0
@@ -68,8 +68,8 @@ def _best_repeat(rows: tuple[str, ...], at: int) -> tuple[int, int]:
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One verdict: what was checked, for which configurations, on how much, and what was found wrong.
-    ``seconds`` that it took, where they are shown; ``repairs`` are proved changes for each finding, the
+    """One verdict: what was checked, for which configurations, on how much data, and the findings.
+    ``seconds``: its time, if shown. ``repairs``: proved changes for each finding, the
     smallest first."""
 
     name: str
@@ -81,7 +81,7 @@ class Check:
 
     @property
     def ok(self) -> bool:
-        """Say whether the check found nothing."""
+        """Return whether the check found nothing."""
         return not self.findings
 
     def render(self) -> list[str]:
@@ -99,10 +99,10 @@ class Check:
 @dataclass(frozen=True, slots=True)
 class Figure:
     """One bound: its formula, the ``value`` that no run exceeds under the limits asked about (None without
-    limits) and what the formula says for them, and what is known from below: the number that a
+    limits) and what the formula gives for them, and what is known from below: the number that a
     ``constructed`` run has under these limits, the ``exact`` one when they are small enough to be searched,
-    and in how many of the small scopes the search ``reached`` the formula. ``cut_after``: the seconds that
-    were too short to make the bound as small as it can be made."""
+    and in how many small scopes the search ``reached`` the formula. ``cut_after``: the seconds that
+    were too short to find the smallest bound."""
 
     quantity: str
     caps: bool
@@ -123,7 +123,7 @@ class Figure:
 
     @property
     def basis(self) -> str:
-        """Why it is of its kind, and where it comes from when the formula says more."""
+        """The reason for its kind, and its source if the formula gives more."""
         cut = [f"not refined in {self.cut_after:g} s"] if self.cut_after is not None else []
         if self.value is None or self.by_formula is None:
             return "; ".join(["for every configuration", *cut])
@@ -187,9 +187,9 @@ class JudgedProperty:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What ``fsm-agent verify`` prints. ``ok`` is false when a check found something. ``inner``: the same of
-    each table that the states of this one run, and theirs run. ``note``: why the bounds are not as small as
-    they can be."""
+    """The report of ``fsm-agent verify``. ``ok`` is false when a check found something. ``inner``: the
+    reports of all tables that the states of this one run, at any depth. ``note``: why the bounds are not as
+    small as possible."""
 
     table: str
     digest: str
@@ -209,13 +209,13 @@ class Report:
 
     @property
     def ok(self) -> bool:
-        """Say whether no check found anything, also not about a property, or about an inner table."""
+        """Return whether no check found anything, including properties and inner tables."""
         fine = all(check.ok for check in self.checks) and not any(one.finding for one in self.properties)
         return fine and all(report.ok for report in self.inner)
 
     @property
     def all_moves(self) -> Figure | None:
-        """The bound on moves as a turn runs: with the caps, and with the moves of inner turns."""
+        """The bound on moves of a real turn: with the caps, and with the moves of inner turns."""
         return next((one for one in reversed(self.figures) if one.quantity in (MOVES, ALL_MOVES)), None)
 
     def to_dict(self) -> dict[str, object]:
@@ -297,9 +297,9 @@ def _wrap(text: str, indent: int = 2) -> list[str]:
 
 
 READABLE = 60
-"""Moves of a run of a small scope that is printed."""
+"""Maximum moves of a printed run of a small scope."""
 SHARES = 8
-"""A part of the time that formulas may take, and small scopes of what is left: an eighth."""
+"""The share of the time for formulas, and of the remaining time for small scopes: an eighth."""
 
 
 def verify_table(
@@ -310,14 +310,14 @@ def verify_table(
     small: bool = True,
     within: TimeLimit | None = None,
 ) -> Report:
-    """Check a table, and those that its states run, each alone; bound its turns.
+    """Check a table and the tables that its states run, each alone, and bound its turns.
 
     ``limits`` are the values of all limits that guards read (``all_limit_names``); without them bounds are
     formulas only. ``watch``
     are the states whose visits are bounded, by default those that a cap counts. ``small=False`` leaves out
-    all that searches: small scopes, dead rows, runs that reach the bounds.
+    all searches: small scopes, dead rows, runs that reach the bounds.
 
-    ``within`` is the time for all that is no proof, 20 seconds unless told; bounds for which it was too short
+    ``within`` is the time for everything but proofs, by default 20 seconds; bounds for which it was too short
     say so. Faults are findings of the report;
     ``TableError`` is raised only for a line that tests too many budgets."""
     within = within or TimeLimit(SECONDS)
@@ -348,7 +348,7 @@ def _compose(
 def _all_moves(
     table: Table, limits: Mapping[str, int] | None, report: Report, inner: Mapping[str, Report]
 ) -> tuple[Figure, ...]:
-    """Each visit of a state that runs other tables costs at most what these can make of moves."""
+    """Each visit of a state that runs other tables costs at most the moves that these can make."""
     if not table.inner or (moves := report.all_moves) is None:
         return ()
     value, words = moves.value, [MOVES]
@@ -428,7 +428,7 @@ def _report(
 
 
 def _no_solver() -> str:
-    """Why bounds are those of the formulas; empty when the solver is installed."""
+    """The note that bounds come from formulas only; empty if the solver is installed."""
     if can_solve():
         return ""
     missing = "no bound is made smaller by the flow of runs, and no run is constructed"
@@ -471,7 +471,7 @@ def _proof_checks(proof: Proof, table: Table) -> tuple[Check, ...]:
 
 
 def _promise_checks(proof: Proof, table: Table) -> tuple[Check, ...]:
-    """What the table promises of a value that its rows do not know."""
+    """The table's promises about a value that its rows do not contain."""
     if table.promises is None:
         return ()
     promises, began = table.promises(), time.perf_counter()
@@ -489,8 +489,8 @@ def _repair_check(check: Check, proof: Proof, table: Table, within: TimeLimit) -
 
 
 def _alive(table: Table, scopes: tuple[Scope, ...], missed: tuple[Row, ...], within: TimeLimit) -> Check:
-    """Rows that no scope takes are searched for again under larger limits, where exact search has too many
-    pairs. A search that was cut short finds no row dead."""
+    """Search again, under larger limits, for rows that no scope takes, where exact search has too many
+    pairs. An interrupted search never calls a row dead."""
     scripts = cover(table, pairs=False, within=within).scripts if missed and not within.over else ()
     taken = {row.id for script in scripts for row in script.rows}
     dead = [row.id for row in missed if row.id not in taken]
@@ -502,7 +502,7 @@ def _alive(table: Table, scopes: tuple[Scope, ...], missed: tuple[Row, ...], wit
 
 
 def _sound(found: tuple[Bound, ...], scopes: tuple[Scope, ...]) -> Check:
-    """Every formula against the exact search: never below it."""
+    """Check that no formula is below the exact search."""
     findings = []
     for bound in found:
         for scope, exact in _exact(bound, scopes):
@@ -556,8 +556,8 @@ def _worst(
     limits: Mapping[str, int] | None,
     scopes: tuple[Scope, ...],
 ) -> Worst | None:
-    """A run for the first quantity: under the limits asked about and with the caps, as a turn runs; without
-    limits the longest of the small scopes that is short enough to be read."""
+    """A run for the first quantity: under the given limits and with the caps, as in a real turn; without
+    limits, the longest run of a small scope that is short enough to read."""
     first = found[0].states
     if limits is None:
         runs = [(scope, scope.found.worst_run(first)) for scope in scopes if not scope.caps]

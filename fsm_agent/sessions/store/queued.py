@@ -34,11 +34,12 @@ class QueuedTurn:
     problem: str
 
 
-ASKED = frozenset(
-    ("user_message", "system_message", "conversation_history", "task_id", "ephemeral_prompt", "trace")
-)
+ASKED = frozenset((
+    "user_message", "system_message", "conversation_history", "task_id", "ephemeral_prompt", "trace",
+    "output_schema",
+))  # fmt: skip
 """Fields that a queued message may set: it grants nothing, whatever the source of the row. ``trace``: the
-span that it was queued in."""
+span that it was queued in. ``output_schema``: the ``name`` and ``schema`` of the answer's ``JsonSchema``."""
 _COLUMNS = "id, session, digest, request, request_crc, at, begun, withdrawn, problem"
 
 

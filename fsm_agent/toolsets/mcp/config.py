@@ -39,6 +39,11 @@ def _word(value: Any) -> Any:
     return str(value) if isinstance(value, int | float) else value
 
 
+def _switched(value: Any) -> Any:
+    """``true`` is a table without keys, ``false`` none."""
+    return {} if value is True else None if value is False else value
+
+
 Words = Annotated[dict[str, str], BeforeValidator(_words)]
 
 
@@ -55,6 +60,18 @@ class ToolRule(_McpModel):
     timeout: Seconds | None = None
 
 
+class OAuth(_McpModel):
+    """How to log in to a server, when what it says of itself is not enough. ``client_id`` and
+    ``client_secret``: of a client that was registered there before, the secret as ``${VAR}``;
+    ``client_metadata_url``: an https address that describes this client. ``callback_port`` of this machine,
+    where the browser comes back to; 0 for any. The server says which scopes are asked for."""
+
+    client_id: str | None = None
+    client_secret: str | None = None
+    client_metadata_url: str | None = None
+    callback_port: Annotated[int, Field(ge=0, le=65_535)] = 0
+
+
 class ServerConfig(_McpModel):
     """One server: a ``command`` (stdio) or a ``url`` (streamable HTTP).
 
@@ -66,6 +83,7 @@ class ServerConfig(_McpModel):
     ``tools``: rules by pattern, of which the first that matches and says something counts. ``include`` and
     ``exclude`` are patterns of names of tools.
     ``timeout``: seconds of one call. ``plain_http``: send to a host that is not this machine without TLS.
+    ``oauth``: ``true`` or a table: log in with ``fsm-agent mcp login NAME``.
     """
 
     command: str | None = None
@@ -75,6 +93,7 @@ class ServerConfig(_McpModel):
     url: str | None = None
     headers: Words = Field(default_factory=dict)
     plain_http: bool = False
+    oauth: Annotated[OAuth | None, BeforeValidator(_switched)] = None
     roots: tuple[str, ...] | None = None
     trust: bool = False
     approval: Approval | None = None
@@ -93,7 +112,7 @@ class ServerConfig(_McpModel):
         stdio = {"args", "env", "cwd"} & self.model_fields_set
         if self.url and stdio:
             raise name_taken(f"{min(stdio)} beside a url", f"{min(stdio)} beside a command")
-        if self.command and (http := {"headers", "plain_http"} & self.model_fields_set):
+        if self.command and (http := {"headers", "plain_http", "oauth"} & self.model_fields_set):
             raise name_taken(f"{min(http)} beside a command", f"{min(http)} beside a url")
         if self.url:
             self._check_url(self.url)
@@ -184,7 +203,7 @@ def _explain(name: str, error: ValidationError) -> ConfigError:
 
 def _format_given(loc: tuple[int | str, ...], value: Any) -> str:
     """What was given, unless it may be a secret."""
-    return "***" if loc[:1] in (("env",), ("headers",)) else mask(str(value))
+    return "***" if loc[:1] in (("env",), ("headers",), ("oauth",)) else mask(str(value))
 
 
 def _any(patterns: tuple[str, ...], name: str) -> bool:

@@ -19,11 +19,18 @@ from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStre
 from mcp import Client, MCPError
 from mcp.client.session import ClientRequestContext
 from mcp.client.streamable_http import streamable_http_client
+from mcp.shared.exceptions import UrlElicitationRequiredError
 from mcp.shared.message import SessionMessage
 from mcp_types import (
     CONNECTION_CLOSED,
     PARSE_ERROR,
+    URL_ELICITATION_REQUIRED,
     CallToolResult,
+    ElicitRequestFormParams,
+    ElicitRequestParams,
+    ElicitRequestURLParams,
+    ElicitResult,
+    EmbeddedResource,
     Implementation,
     ListRootsResult,
     LoggingMessageNotificationParams,
@@ -42,7 +49,8 @@ from fsm_agent.support.texts import one_line
 from fsm_agent.support.threads import in_daemon_thread
 from fsm_agent.support.version import __version__
 from fsm_agent.toolsets.mcp.config import HERE
-from fsm_agent.toolsets.mcp.offer import Listed
+from fsm_agent.toolsets.mcp.elicitation import DECLINED, Asker, ServerQuestion
+from fsm_agent.toolsets.mcp.offer import PROMPT, PROMPTS, RESOURCE, RESOURCES, Listed
 from fsm_agent.toolsets.mcp.process import (
     Broken,
     ConnectionEnding,
@@ -57,7 +65,7 @@ from fsm_agent.toolsets.mcp.process import (
     start_server,
     status_of,
 )
-from fsm_agent.toolsets.mcp.results import Result, result_of
+from fsm_agent.toolsets.mcp.results import Result, list_of, result_of
 
 log = logging.getLogger(__name__)
 for _name in ("mcp", "client"):
@@ -98,9 +106,16 @@ class Statuses:
 
 
 @asynccontextmanager
-async def http(endpoint: Endpoint, most: int, statuses: Statuses) -> AsyncIterator[Any]:
-    """The streams of a session. ``most``: bytes of one message. Proxies of the environment are used for other
-    machines only."""
+async def http(
+    endpoint: Endpoint, most: int, statuses: Statuses, auth: httpx2.Auth | None = None
+) -> AsyncIterator[Any]:
+    """The streams of a session. ``most``: bytes of one message. ``auth`` signs requests. Proxies of the
+    environment are used for other machines only."""
+
+    async def check(request: httpx2.Request) -> None:
+        """A login asks hosts that the server names."""
+        if request.url.scheme != "https" and request.url.host not in HERE and not endpoint.plain:
+            raise Misbehaved(f"it wants {request.url.host} to be asked without TLS")
 
     async def look(response: httpx2.Response) -> None:
         statuses.note(response)
@@ -117,7 +132,8 @@ async def http(endpoint: Endpoint, most: int, statuses: Statuses) -> AsyncIterat
             headers={**endpoint.headers, "Accept-Encoding": "identity"},
             timeout=httpx2.Timeout(CONNECT, read=READ),
             trust_env=httpx2.URL(endpoint.url).host not in HERE,
-            event_hooks={"response": [look]},
+            auth=auth,
+            event_hooks={"request": [check], "response": [look]},
         ) as client,
         streamable_http_client(endpoint.url, http_client=client, max_sse_event_size=most) as streams,
     ):
@@ -266,15 +282,22 @@ _NOTICED = MOMENT + 1
 
 class Connection:
     """Opened once, closed once, never opened again. ``changed`` is called when the server's tools may be
-    others now.
+    others now. ``asks``: calls come with a person whom the server may ask. ``auth`` signs requests.
 
     Every method belongs to the engine's loop. A task of its own holds the SDK's client from begin to end,
     because its scopes must be left by the task that entered them."""
 
     def __init__(
-        self, endpoint: Endpoint, server_log: ServerLog, most: int, changed: Callable[[], None]
+        self,
+        endpoint: Endpoint,
+        server_log: ServerLog,
+        most: int,
+        changed: Callable[[], None],
+        asks: bool,
+        auth: httpx2.Auth | None = None,
     ) -> None:
         self._endpoint, self._log, self._most, self._changed = endpoint, server_log, most, changed
+        self._asks, self._askers, self._auth = asks, list[Asker](), auth
         self._ending, self._statuses, self._flood = ConnectionEnding(), Statuses(), Flood()
         self._opened, self._scope = asyncio.Event(), anyio.CancelScope()
         self._client: Client | None = None
@@ -320,28 +343,62 @@ class Connection:
         self._scope.cancel()
 
     async def tools(self) -> list[Listed]:
-        """All tools, as the server lists them. Raises ``Broken``, ``McpRefused`` or ``Unusable``."""
+        """All tools, as the server lists them, and those that read its resources and prompts. Raises
+        ``Broken``, ``McpRefused`` or ``Unusable``."""
         listed: list[Listed] = []
         with self._explain_errors():
-            async for tool in self._pages():
-                listed.append(_list_all(tool))
-                if len(listed) == MOST_LISTED:
-                    break
-        return listed
+            offered = self._living().server_capabilities
+            if offered.tools is not None or not (offered.resources or offered.prompts):
+                listed += [_list_all(tool) async for tool in self._pages()]
+        readers = (RESOURCES, RESOURCE) * bool(offered.resources) + (PROMPTS, PROMPT) * bool(offered.prompts)
+        own = {one.name for one in listed}
+        return [*listed, *(one for one in readers if one.name not in own)]
 
-    async def call(self, tool: str, arguments: Mapping[str, Any]) -> Result:
-        """Cancelling tells the server so. Raises ``Broken``, ``McpRefused`` or ``Unusable``."""
+    async def call(self, tool: Listed, arguments: Mapping[str, Any], asker: Asker | None = None) -> Result:
+        """Cancelling tells the server so. ``asker`` answers what the server asks meanwhile. Raises
+        ``Broken``, ``McpRefused`` or ``Unusable``."""
         self._calls += 1
+        if asker is not None:
+            self._askers.append(asker)
         try:
             with self._explain_errors():
-                answer: CallToolResult = await self._living().call_tool(tool, dict(arguments))
-                return result_of(answer)
+                try:
+                    return await self._result(tool, dict(arguments))
+                except MCPError as error:
+                    if asker is None or not await _pages_opened(error, asker):
+                        raise
+                    return await self._result(tool, dict(arguments))
         except Broken as broken:
             # The reason that the SDK gives is "closed"; the keeper learns the real one a moment later.
             reason = await self._reason(str(broken))
             raise Broken(reason, sent=broken.sent and not (self._unsent and self._calls == 1)) from None
         finally:
             self._calls -= 1
+            if asker is not None:
+                self._askers.remove(asker)
+
+    async def _result(self, tool: Listed, arguments: dict[str, Any]) -> Result:
+        client = self._living()
+        cursor: str | None = arguments.get("cursor")
+        match tool.reads:
+            case "resources/list":
+                found = await client.list_resources(cursor=cursor)
+                templates = () if cursor else (await client.list_resource_templates()).resource_templates
+                return list_of((*found.resources, *templates), found.next_cursor)
+            case "resources/read":
+                contents = (await client.read_resource(str(arguments.get("uri")))).contents
+                blocks = [EmbeddedResource(type="resource", resource=one) for one in contents]
+                return result_of(CallToolResult(content=[*blocks]))
+            case "prompts/list":
+                named = await client.list_prompts(cursor=cursor)
+                return list_of(named.prompts, named.next_cursor)
+            case "prompts/get":
+                words = {name: str(value) for name, value in (arguments.get("arguments") or {}).items()}
+                prompt = await client.get_prompt(str(arguments.get("name")), words)
+                return result_of(CallToolResult(content=[one.content for one in prompt.messages]))
+            case _:
+                answer: CallToolResult = await client.call_tool(tool.name, arguments)
+                return result_of(answer)
 
     # The SDK's client
 
@@ -368,12 +425,13 @@ class Connection:
         if self._endpoint.launch is not None:
             transport = stdio(self._endpoint.launch, self._log, self._most, self._ending)
         else:
-            transport = http(self._endpoint, self._most, self._statuses)
+            transport = http(self._endpoint, self._most, self._statuses, self._auth)
         return Client(
             transport,
             cache=None,
             client_info=Implementation(name="fsm-agent", version=__version__),
             list_roots_callback=self._roots if self._endpoint.roots else None,
+            elicitation_callback=self._elicit if self._asks else None,
             message_handler=self._message,
             logging_callback=self._on_log,
         )
@@ -405,6 +463,13 @@ class Connection:
     async def _roots(self, context: ClientRequestContext) -> ListRootsResult:
         return ListRootsResult(roots=[_root(path) for path in self._endpoint.roots])
 
+    async def _elicit(self, context: ClientRequestContext, params: ElicitRequestParams) -> ElicitResult:
+        """The protocol does not always say which call a question belongs to: the newest."""
+        asker = self._askers[-1] if self._askers else None
+        answer = DECLINED if asker is None else await asker(_question_of(params))
+        content = answer.content if isinstance(params, ElicitRequestFormParams) else None
+        return ElicitResult.model_validate({"action": answer.action, "content": content})
+
     def _living(self) -> Client:
         if self._client is None or not self.alive:
             raise Broken(self._ending.reason or "it is not open", sent=False)
@@ -412,11 +477,13 @@ class Connection:
 
     async def _pages(self) -> AsyncIterator[Tool]:
         cursor: str | None = None
+        count = 0
         for _ in range(MOST_PAGES):
             page = await self._living().list_tools(cursor=cursor)
-            for tool in page.tools:
+            for tool in page.tools[: MOST_LISTED - count]:
                 yield tool
-            if (cursor := page.next_cursor) is None:
+            count += len(page.tools)
+            if (cursor := page.next_cursor) is None or count >= MOST_LISTED:
                 return
 
     # Errors
@@ -481,6 +548,23 @@ def _leaf(error: BaseException) -> BaseException:
     while isinstance(error, BaseExceptionGroup) and error.exceptions:
         error = error.exceptions[0]
     return error
+
+
+def _question_of(params: ElicitRequestParams) -> ServerQuestion:
+    if isinstance(params, ElicitRequestURLParams):
+        return ServerQuestion(params.message, url=params.url)
+    return ServerQuestion(params.message, params.requested_schema)
+
+
+async def _pages_opened(error: MCPError, asker: Asker) -> bool:
+    """Did the server refuse a call until the person has opened pages, and did the person open them all?"""
+    if error.code != URL_ELICITATION_REQUIRED:
+        return False
+    wanted = UrlElicitationRequiredError.from_error(error.error).elicitations
+    for params in wanted:
+        if (await asker(_question_of(params))).action != "accept":
+            return False
+    return bool(wanted)
 
 
 def _root(path: Path) -> Root:

@@ -66,14 +66,14 @@ def server_of(name: str) -> str:
 
 
 # ----------------------------------------------------------------------------------------------------
-# Making a server's schema fit for every provider: one that a provider refuses would make every request of
-# the session fail.
+# Checking a server's schema: one that a provider refuses would make every request of the session fail.
 
 
 @dataclass(frozen=True, slots=True)
 class Listed:
     """``name`` is the server's own. The hints are what the server says of itself; ``None`` when it says
-    nothing. ``problem``: why its schema cannot be given to a model, empty when it can."""
+    nothing. ``problem``: why its schema cannot be given to a model, empty when it can. ``reads``: the method
+    that a tool of ours calls, which reads a resource or a prompt."""
 
     name: str
     description: str
@@ -81,13 +81,33 @@ class Listed:
     reads_only: bool | None = None
     repeatable: bool | None = None
     problem: str = ""
+    reads: str = ""
 
 
+def _reader(name: str, reads: str, description: str, properties: Mapping[str, Any], *required: str) -> Listed:
+    schema = {"type": "object", "properties": properties, "required": [*required]}
+    return Listed(name, description, schema, reads_only=True, reads=reads)
+
+
+_TEXT: Mapping[str, Any] = {"type": "string"}
+_TEXTS: Mapping[str, Any] = {"type": "object", "additionalProperties": _TEXT}
+_PAGE: Mapping[str, Any] = {"cursor": {"type": "string", "description": "Of the list before, for its rest"}}
+RESOURCES = _reader("list_resources", "resources/list", "List the resources here.", _PAGE)
+RESOURCE = _reader("read_resource", "resources/read", "Read a resource listed here.", {"uri": _TEXT}, "uri")
+PROMPTS = _reader("list_prompts", "prompts/list", "List the prompts here.", _PAGE)
+PROMPT = _reader(
+    "get_prompt",
+    "prompts/get",
+    "Get a prompt listed here, filled in.",
+    {"name": _TEXT, "arguments": _TEXTS},
+    "name",
+)
+"""Tools of ours for what a server has besides tools."""
+
+DIALECT = "https://json-schema.org/draft/2020-12/schema"
 MAX_SCHEMA = 40_000
 """Characters of one tool's schema as JSON; it is sent with every request."""
 MAX_DEPTH = 40
-_REFUSED_ON_TOP = ("anyOf", "oneOf", "allOf", "not", "enum", "const", "if", "then", "else")
-"""Providers take none of these beside ``type: object``. The server checks its arguments itself."""
 _MAPS = ("properties", "patternProperties", "$defs", "definitions", "dependentSchemas")
 _VERBATIM = ("default", "const", "enum", "examples")
 
@@ -97,19 +117,13 @@ class Unfit(Exception):
 
 
 def fit_schema(schema: object) -> dict[str, Any]:
-    """A JSON schema object of the 2020-12 dialect that says the same as the given one, where a provider can
-    be told.
-
-    Raises ``Unfit``.
-    """
+    """A JSON schema object of the 2020-12 dialect that says the same as the given one. Nothing is left out:
+    each wire drops what its providers refuse. Raises ``Unfit``."""
     if not isinstance(schema, Mapping) or schema.get("type", "object") != "object":
         raise Unfit("its arguments are not an object")
-    made = {
-        key: value
-        for key, value in _modern(schema, 0).items()
-        if key not in ("$schema", "$id", *_REFUSED_ON_TOP)
-    }
-    made["type"] = "object"
+    made: dict[str, Any] = {**_modern(schema, 0), "type": "object"}
+    if "$schema" in made:
+        made["$schema"] = DIALECT
     made.setdefault("properties", {})
     size = len(json.dumps(made, ensure_ascii=False))
     if size > MAX_SCHEMA:
@@ -165,8 +179,8 @@ MOST_TOOLS = 128
 MOST_NOTICES = 5
 MAX_DESCRIPTION = 4_000
 
-Caller = Callable[[str, Mapping[str, Any], Effect], Awaitable[Any]]
-"""The server's name of a tool, arguments, effect; the result as a handler returns it."""
+Caller = Callable[[Listed, Mapping[str, Any], Effect], Awaitable[Any]]
+"""The tool, arguments, effect; the result as a handler returns it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -237,7 +251,7 @@ def _tool(name: str, server: str, config: ServerConfig, one: Listed, call: Calle
     )
 
     async def handler(arguments: dict[str, Any]) -> Any:
-        return await call(one.name, arguments, effect)
+        return await call(one, arguments, effect)
 
     return Tool(
         spec,

@@ -361,7 +361,8 @@ def expand_variables(text: str, environment: Mapping[str, str], found: set[str])
 
 def variables_in(config: ServerConfig) -> set[str]:
     """The variables that ``expand_variables`` would look up for a server."""
-    texts = (*config.env.values(), *config.headers.values(), config.url or "")
+    login = (config.oauth.client_secret or "") if config.oauth else ""
+    texts = (*config.env.values(), *config.headers.values(), config.url or "", login)
     return {match["name"] for text in texts for match in _VARIABLE.finditer(text)}
 
 
@@ -380,10 +381,13 @@ def secret_values(words: Mapping[str, str]) -> Iterable[str]:
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """A program to launch, or an address. ``secrets`` must not be shown; the server receives ``roots``."""
+    """A program to launch, or an address. ``secrets`` must not be shown; the server receives ``roots``.
+    ``client_secret`` of a login. ``plain``: all hosts may be asked without TLS."""
 
     launch: Launch | None
     url: str = field(default="", repr=False)
+    client_secret: str | None = field(default=None, repr=False)
+    plain: bool = False
     headers: Mapping[str, str] = field(default_factory=dict, repr=False)
     roots: tuple[Path, ...] = ()
     secrets: frozenset[str] = field(default=frozenset(), repr=False)
@@ -395,11 +399,14 @@ def endpoint_of(config: ServerConfig, workdir: Path, environment: Mapping[str, s
     own = all_expanded(config.env, environment, found)
     headers = all_expanded(config.headers, environment, found)
     url = expand_variables(config.url or "", environment, found)
-    secrets = frozenset(value for value in (*found, *secret_values(own), *secret_values(headers)) if value)
-    named = config.roots if config.roots is not None else (".",)
-    roots = tuple((workdir / Path(root).expanduser()).resolve() for root in named)
+    login = config.oauth.client_secret if config.oauth else None
+    client_secret = expand_variables(login, environment, found) if login else None
+    named = (*found, *secret_values(own), *secret_values(headers), client_secret or "")
+    secrets = frozenset(filter(None, named))
+    folders = config.roots if config.roots is not None else (".",)
+    roots = tuple((workdir / Path(root).expanduser()).resolve() for root in folders)
     if config.command is None:
-        return Endpoint(None, url, headers, roots, secrets)
+        return Endpoint(None, url, client_secret, config.plain_http, headers, roots, secrets)
     cwd = workdir / Path(config.cwd or ".").expanduser()
     launch = Launch(config.command, config.args, {**bare_environment(environment), **own}, cwd)
     return Endpoint(launch, roots=roots, secrets=secrets)

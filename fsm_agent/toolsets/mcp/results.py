@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,6 +18,7 @@ from mcp_types import (
     TextContent,
     TextResourceContents,
 )
+from pydantic import BaseModel
 
 from fsm_agent.conversation.parts import AUDIO_FORMATS, PDF, Part, part_of
 from fsm_agent.errors import ConfigError
@@ -48,6 +49,16 @@ def result_of(answer: CallToolResult) -> Result:
     if answer.structured_content is not None and not _says(texts, answer.structured_content):
         texts.append(json.dumps(answer.structured_content, ensure_ascii=False))
     return Result(clean("\n".join(texts)), tuple(parts), bool(answer.is_error))
+
+
+def list_of(entries: Iterable[BaseModel], cursor: str | None) -> Result:
+    """One line of JSON for each resource or prompt, and how to get the others."""
+    lines = [
+        entry.model_dump_json(by_alias=True, exclude_none=True, exclude={"icons", "meta"})
+        for entry in entries
+    ]
+    more = [f"[there are more: ask again with cursor {json.dumps(cursor)}]"] if cursor else []
+    return Result(clean("\n".join((*lines, *more))))
 
 
 def _block(block: ContentBlock, parts: int) -> Iterator[str | Part]:

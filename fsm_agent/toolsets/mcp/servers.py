@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 from fsm_agent.errors import ConfigError
 from fsm_agent.providers.credentials import hide_from_children
 from fsm_agent.request import Effect
+from fsm_agent.runtime.callbacks import Callbacks
 from fsm_agent.runtime.deadline import Stopwatch, wait_with_deadline
 from fsm_agent.runtime.ports import Clock
 from fsm_agent.settings.model import Mcp, Settings
@@ -36,6 +37,8 @@ from fsm_agent.tools.decorator import Tool
 from fsm_agent.tools.result import ToolFailure
 from fsm_agent.tools.runner import UNKNOWN_EFFECT
 from fsm_agent.toolsets.mcp.config import ServerConfig, servers_of
+from fsm_agent.toolsets.mcp.elicitation import Asker, Elicitation
+from fsm_agent.toolsets.mcp.logins import Login
 from fsm_agent.toolsets.mcp.offer import MOST_TOOLS, Listed, Offer, check_schemas, make_offer, server_of
 from fsm_agent.toolsets.mcp.process import (
     LOGS,
@@ -80,6 +83,7 @@ class Surroundings:
     clock: Clock
     limits: Mcp
     poll: float
+    elicitation: Elicitation
 
 
 class McpServer:
@@ -127,13 +131,15 @@ class McpServer:
             if left > 0:
                 await self._within_time(asyncio.shield(attempt), left)
 
-    async def call(self, tool: str, arguments: Mapping[str, Any], effect: Effect) -> Any:
+    async def call(
+        self, tool: Listed, arguments: Mapping[str, Any], effect: Effect, asker: Asker | None
+    ) -> Any:
         """The result as a handler returns it: a text, or content parts. Raises ``ToolFailure``."""
         again = False
         while True:
             connection = await self._connected()
             try:
-                result = await connection.call(tool, arguments)
+                result = await connection.call(tool, arguments, asker)
             except McpRefused as error:
                 raise ToolFailure(
                     f"MCP server {self.name} refused the call: {self._mark_error(self._safe(str(error)))}"
@@ -211,7 +217,12 @@ class McpServer:
         connection_class = await in_daemon_thread(_connection_class)
         server_log.hush()
         connection = connection_class(
-            endpoint, server_log, self._around.limits.max_message_bytes, self._on_change
+            endpoint,
+            server_log,
+            self._around.limits.max_message_bytes,
+            self._on_change,
+            self._around.elicitation.possible,
+            await in_daemon_thread(_login_of, self.name, self.config, self._around.home, endpoint),
         )
         self._connections.add(connection)
         try:
@@ -222,6 +233,8 @@ class McpServer:
             raise
 
     def _on_failure(self, reason: str) -> None:
+        if self.config.oauth is not None and any(sign in reason for sign in _NO_LOGIN):
+            reason = f"{reason}; log in with: fsm-agent mcp login {self.name}"
         self._problem = self._safe(one_line(reason, 400))
         self._next = self._around.clock.now() + min(LONGEST_REST, REST * 2.0**self._failures)
         self._failures += 1
@@ -303,6 +316,17 @@ def _connection_class() -> type[Connection]:
     return Connection
 
 
+def _login_of(name: str, config: ServerConfig, home: Path, endpoint: Endpoint) -> Any:
+    """What signs requests to a server that a person has logged in to."""
+    if config.oauth is None:
+        return None
+    from fsm_agent.toolsets.mcp.oauth import stored_login
+
+    return stored_login(endpoint.url, config.oauth, endpoint.client_secret, Login(home, name, endpoint.url))
+
+
+_NO_LOGIN = ("HTTP 401", "HTTP 403", "a login is needed")
+"""In the reason of a connection that a login may help."""
 _SHORTEST = 6
 """Characters; a shorter value is a word like any other."""
 
@@ -331,6 +355,7 @@ class McpServers:
     def __init__(self, configs: Mapping[str, ServerConfig], around: Surroundings) -> None:
         self.servers = tuple(McpServer(name, config, around) for name, config in configs.items())
         self._clock, self._limits, self._poll = around.clock, around.limits, around.poll
+        self._elicitation = around.elicitation
         self._taken: frozenset[str] = frozenset()
         self._tools: tuple[Tool, ...] = ()
         self._said: dict[str, tuple[str, ...]] = {}
@@ -347,9 +372,10 @@ class McpServers:
         clock: Clock,
         settings: Settings,
         environment: Mapping[str, str] | None = None,
+        callbacks: Callbacks | None = None,
     ) -> McpServers | None:
         """The servers of ``given``, else of the config file in ``home``; ``None`` when there are none.
-        Nothing is started.
+        Nothing is started. ``callbacks`` of the agent: its ``clarify`` answers questions of servers.
 
         Raises ``ConfigError`` for a config that cannot be used, and when the SDK is not installed.
         """
@@ -366,9 +392,9 @@ class McpServers:
         for one in configs.values():
             keep_secret(secrets_among(one.env, environment))
             keep_secret(secrets_among(one.headers, environment, every=True))
-        return cls(
-            configs, Surroundings(workdir, home, environment, clock, settings.mcp, settings.poll.control)
-        )
+        elicitation = Elicitation(callbacks or Callbacks(), settings.approval.question_timeout)
+        limits, poll = settings.mcp, settings.poll.control
+        return cls(configs, Surroundings(workdir, home, environment, clock, limits, poll, elicitation))
 
     @property
     def labels(self) -> tuple[str, ...]:
@@ -442,8 +468,9 @@ class McpServers:
         if made is not None and made.listed is listed and (made.taken, made.room) == (self._taken, room):
             return made.offer
 
-        async def call(tool: str, arguments: Mapping[str, Any], effect: Effect) -> Any:
-            return await _on_loop(server.call(tool, arguments, effect))
+        async def call(tool: Listed, arguments: Mapping[str, Any], effect: Effect) -> Any:
+            asker = self._elicitation.asker(server.name) if self._elicitation.possible else None
+            return await _on_loop(server.call(tool, arguments, effect, asker))
 
         offer = make_offer(
             server.name, server.config, listed, call, self._limits.call_timeout, self._taken, room

@@ -1,7 +1,7 @@
-"""The parts of a turn, each with one owner: who may write its fields is in ``OWNERS``, all others call its
-methods.
+"""The parts of a turn. Each has one owner in ``OWNERS``, which may write its fields; all other modules call
+its methods.
 
-What is stored of a turn does not show the parts, so a field's name is used once over all of them. None holds
+The stored form of a turn does not show the parts, so a field's name is unique among all of them. None holds
 a clock, a connection or a callback. (Why: decision 84.)
 """
 
@@ -47,8 +47,8 @@ from fsm_agent.support.texts import one_line
 
 
 REMEMBERED = 128
-"""Calls whose counts are kept, the newest: they are stored with every move. A loop among more calls than that
-is slow enough."""
+"""Number of newest calls whose counts are kept, because they are stored with every move. A loop among more
+calls is slow enough."""
 
 
 @dataclass(slots=True)
@@ -64,7 +64,7 @@ class Guardrails:
     def refuses(
         self, name: str, arguments: Mapping[str, Any], limits: GuardrailSettings, hard: bool
     ) -> str | None:
-        """A reason not to run this call at all, or ``None``. A refusal halts the turn after the batch."""
+        """The reason to refuse this call, or ``None``. A refusal halts the turn after the batch."""
         if not hard:
             return None
         key = signature(name, arguments)
@@ -88,7 +88,7 @@ class Guardrails:
         limits: GuardrailSettings,
         hard: bool,
     ) -> str:
-        """Count one result; the text to append to it as a warning, or nothing."""
+        """Count one result. Return the warning to append to it, or nothing."""
         key = signature(name, arguments)
         if ok:
             self.failed_calls.pop(key, None)
@@ -134,7 +134,7 @@ def _newest(counts: dict[str, Any], key: str, value: Any) -> None:
 
 
 ELSEWHERE = {STORED: False}
-"""Not part of a stored snapshot: it is stored once, or made of the rest again."""
+"""Not part of a stored snapshot: it is stored once, or derived from the rest."""
 
 OWNERS: Mapping[str, str | None] = {
     "setup": None,
@@ -147,15 +147,15 @@ OWNERS: Mapping[str, str | None] = {
     "extended": None,
     "ending": "finalize",
 }
-"""The one module beside this one that may write the fields of a part; ``None`` where all is done by
-methods."""
+"""The one module beside this one that may write the fields of a part; ``None`` if all writes go through
+its methods."""
 
 
 @dataclass(slots=True)
 class Setup:
-    """What the turn runs on: the main and auxiliary models, the tools, the prompt, and what its agent has.
-    ``ephemeral_prompt``: text behind the prompt for this turn alone. ``checks``: the optional checks.
-    ``agent``: the name of the agent; ``handoffs``: how the conversation reached it since the user's message.
+    """What the turn runs on: the main and auxiliary models, the tools, the prompt, and its agent's features.
+    ``ephemeral_prompt``: text after the prompt, for this turn only. ``checks``: the optional checks.
+    ``agent``: the name of the agent; ``handoffs``: the handoffs to it since the user's message.
     ``output``: the type of the answer, if it has one. ``trace``: the ``traceparent`` of its span, which a
     process that resumes the turn needs; no decision depends on it."""
 
@@ -178,20 +178,20 @@ class Setup:
     tools_written: dict[str, bytes] = field(default_factory=dict, metadata=ELSEWHERE)
 
     def open(self, opened: Opened) -> None:
-        """Take over what the turn is opened with."""
+        """Apply the reply to ``OpenTurn``."""
         self.system_prompt = opened.system_prompt
         self.review_due, self.unnamed = opened.review_due, opened.unnamed
         self.reopen(opened)
 
     def reopen(self, opened: Opened, gone: Sequence[ToolSpec] = ()) -> None:
-        """Continue with what the agent has now. ``gone``: tools that it no longer has but calls still
+        """Continue with the agent's current features. ``gone``: tools that it has lost but that calls still
         name."""
         self.runtime, self.auxiliary, self.workdir = opened.runtime, opened.auxiliary, opened.workdir
         self.has_engine, self.checks, self.output = opened.engine, opened.checks, opened.output
         self.tools = (*opened.tools, *gone)
 
     def set_environment(self, *, attended: bool, has_memory: bool) -> None:
-        """Set what the agent that continues the turn has: a user who answers, an external memory."""
+        """Set whether the agent that continues the turn has a user who answers, and an external memory."""
         self.attended, self.has_memory = attended, has_memory
 
     def set_trace(self, trace: str) -> None:
@@ -203,32 +203,33 @@ class Setup:
         self.runtime = runtime
 
     def switch_runtime(self, runtime: Runtime) -> None:
-        """Reach the same provider and model in another way; keep what an overflow taught of its window."""
+        """Reach the same provider and model in another way; keep the window learned from an overflow."""
         self.runtime = replace(runtime, window=self.runtime.window)
 
     def narrow(self, window: int) -> bool:
-        """A window that is smaller than the one we knew of is believed for the rest of the turn; was it?"""
+        """Adopt a window smaller than the known one for the rest of the turn. Return whether it was
+        smaller."""
         smaller = self.runtime.window is None or window < self.runtime.window
         if smaller:
             self.runtime = replace(self.runtime, window=window)
         return smaller
 
     def shorten_replies(self, tokens: int) -> None:
-        """The model is said to write no longer replies than this."""
+        """Lower the maximum length of the model's replies."""
         self.runtime = replace(self.runtime, most_output=min(tokens, self.runtime.most_output or tokens))
 
     def keep_written(self, shape: str, tools: bytes) -> bytes:
-        """The tool list as it is written for requests of this shape; made once."""
+        """Return the written tool list for requests of this shape, made once."""
         self.tools_written[shape] = tools
         return tools
 
 
 @dataclass(slots=True)
 class CurrentCall:
-    """The call in hand: its request, and what came back. ``visible`` and ``thoughts``: the reply's text in
-    its two parts; ``issuer``: who made them.
+    """The current call: its request and its reply. ``visible`` and ``thoughts``: the two parts of the reply's
+    text; ``issuer``: the model that made them.
 
-    ``prepaid``: the budget that several turns share has been asked for the next call block already.
+    ``prepaid``: the shared budget has already been charged for the next call block.
     ``stepped``: iterations whose start was announced. ``hint``: the request's note on how much of the window
     is left. ``affordable``: tokens that the reply may have without passing a limit in money or tokens.
     """
@@ -249,7 +250,7 @@ class CurrentCall:
         return self.request.estimate if self.request else 0
 
     def take_request(self) -> ModelRequest:
-        """Return the request, which is about to be sent, and use up what was paid for it."""
+        """Return the request to send, and use up its payment."""
         assert self.request is not None, "BuildMessages is the only door to CallLLM"
         self.prepaid = False
         return self.request
@@ -259,22 +260,22 @@ class CurrentCall:
         self.affordable = tokens
 
     def receive(self, reply: ModelReply, visible: str, thoughts: str, issuer: str) -> None:
-        """Take the reply, with what is spoken and what is thought in it, and who made it."""
+        """Take the reply, with its visible text, its reasoning, and its issuer."""
         self.reply, self.visible, self.thoughts, self.issuer = reply, visible, thoughts, issuer
 
     def reword(self, text: str) -> None:
-        """A guardrail made this of what is shown of the reply."""
+        """Replace the visible text with a guardrail's version."""
         self.visible = text
 
     def cancel(self, cancelled: Cancelled, issuer: str) -> None:
-        """Note that the user interrupted the call, and keep what the model thought until then."""
+        """Record that the user interrupted the call, and keep the reasoning so far."""
         self.thoughts, self.issuer = cancelled.reasoning, issuer
 
 
 @dataclass(slots=True)
 class Accounting:
-    """What the turn has used. ``request_count``: requests that went out, summaries included; ``unsent``:
-    those that were paid for and did not. ``usages``: tokens by provider and model. ``meter``: how full the
+    """The turn's usage. ``request_count``: requests that were sent, including summaries; ``unsent``:
+    those that were paid for but not sent. ``usages``: tokens by provider and model. ``meter``: how full the
     window is; the session shares it."""
 
     request_count: int = field(default=0, metadata={STORED_AS: "sent"})
@@ -285,11 +286,11 @@ class Accounting:
 
     @property
     def usage(self) -> Usage:
-        """Of all requests together."""
+        """The usage of all requests together."""
         return sum(self.usages.values(), NO_USAGE)
 
     def charge(self, reply: ModelReply | Failure | Cancelled, runtime: Runtime) -> None:
-        """Note what a request to ``runtime`` cost, if it went out. Each attempt that a row spent ends
+        """Record what a request to ``runtime`` cost, if it was sent. Each attempt that a row spent ends
         here."""
         self.request_count += reply.sent
         self.unsent += not reply.sent
@@ -298,16 +299,17 @@ class Accounting:
             self.usages[key] = self.usages.get(key, NO_USAGE) + reply.usage
 
     def read(self, tokens: int, request: ModelRequest) -> None:
-        """The provider counted ``tokens`` of prompt for this request."""
+        """Record that the provider counted ``tokens`` of prompt for this request."""
         self.last_prompt_tokens = tokens
         self.meter.read(tokens, request.chars)
 
     def mute(self, muted: bool) -> None:
-        """Should the estimate call for no compaction until a reply says how long the prompt really is?"""
+        """Set whether the estimate may not trigger a compaction until a reply gives the prompt's real
+        size."""
         self.meter.muted = muted
 
     def forget(self) -> None:
-        """The history was replaced, or another model counts from here on: estimate afresh."""
+        """Estimate again: the history was replaced, or another model counts from now on."""
         self.meter.forget()
 
     def share(self, meter: ContextMeter) -> None:
@@ -317,15 +319,14 @@ class Accounting:
 
 @dataclass(slots=True)
 class Recovery:
-    """What went wrong, and what is done about it. ``failure_class`` and ``error`` are kept until a reply is
+    """What went wrong, and the remedies. ``failure_class`` and ``error`` are kept until a reply is
     read.
 
-    ``silences``: requests in a row that went silent, those of the session's last turns included.
-    ``repairs_done``: changes of the request that this provider needs; ``pending_repair``: the next one.
-    ``output_cap``: tokens that a refusal allowed the reply. ``suspected``: what refusals said of the model,
-    by the names of lessons, until a reply proves it; ``lessons``: what was proved. ``scaffold``: rows after
-    the history that are sent and never stored.
-    """
+    ``silences``: consecutive silent requests, including those of the session's last turns. ``repairs_done``:
+    changes of the request that this provider needs; ``pending_repair``: the next one. ``output_cap``: tokens
+    that a refusal allowed the reply. ``suspected``: what refusals stated about the model, by the names of
+    lessons, until a reply confirms it; ``lessons``: what was confirmed. ``scaffold``: rows after the history
+    that are sent but never stored."""
 
     failure: Failure | None = None
     silences: int = 0
@@ -340,16 +341,16 @@ class Recovery:
     fallback_activated: bool = False
 
     def begin(self, silences: int, repairs: frozenset[str]) -> None:
-        """Take over what the agent knows of its model."""
+        """Take over what the agent knows about its model."""
         self.silences, self.repairs_done = silences, repairs
 
     def fail(self, failure: Failure) -> None:
-        """A call brought no usable reply."""
+        """Record that a call brought no usable reply."""
         self.failure = failure
         self.silences += failure.kind == "stale"
 
     def crash(self, problem: str, error: BaseException) -> None:
-        """A bug of our own."""
+        """Record a bug of our own."""
         self.failure = Failure("local", str(error), exception=type(error).__name__)
         self.failure_class, self.error = "local_bug", problem
 
@@ -358,39 +359,39 @@ class Recovery:
         self.failure_class = name
 
     def explain(self, name: str, message: str) -> None:
-        """Name the class of what went wrong, and keep what was said of it."""
+        """Name the class of what went wrong, and keep its message."""
         self.failure_class, self.error = name, one_line(message)
 
     def settle(self, explanation: str) -> None:
-        """The turn ends without an answer: the error is the whole sentence that says why, with what was wrong
-        before where the sentence does not say it."""
+        """Set the final error of a turn without an answer: a whole sentence that says why, with the earlier
+        error unless the sentence contains it."""
         known = (self.error or "").rstrip(".")
         self.error = explanation if known in explanation else f"{explanation} Before that: {known}."
 
     def succeed(self) -> None:
-        """A reply came: nothing is wrong any more."""
+        """Clear the failure: a reply arrived."""
         self.failure_class, self.error, self.silences = "", "", 0
 
     def prove(self, runtime: Runtime) -> None:
-        """A reply came from this model: what refusals before it said is true."""
-        if self.suspected.keys() & {"output", "window"}:  # they bound later requests better than it does
+        """Confirm what refusals stated about this model: it has replied."""
+        if self.suspected.keys() & {"output", "window"}:  # these bound later requests more tightly
             self.output_cap = None
         for name, value in self.suspected.items():
             self.learn(runtime, name, value)
         self.suspected = {}
 
     def suspect(self, name: str, value: int = 1) -> None:
-        """A refusal says this of the model; the next reply proves it."""
+        """Record what a refusal states about the model; the next reply confirms it."""
         self.suspected = {**self.suspected, name: value}
 
     def learn(self, runtime: Runtime, name: str, value: int) -> None:
-        """Keep this of the model for later turns; 0: what was learned is not so."""
+        """Keep this fact about the model for later turns; 0: the fact was disproved."""
         lesson = Lesson(runtime.provider, runtime.model, runtime.base_url, name, value)
         others = (one for one in self.lessons if replace(one, value=value) != lesson)
         self.lessons = (*others, lesson)
 
     def give_up(self, failure: Failure) -> None:
-        """The model went silent too often: it is not asked this time."""
+        """Record a failure without a request: the model went silent too often."""
         self.failure, self.silences = failure, 0
 
     def schedule_repair(self, repair: str) -> None:
@@ -398,22 +399,22 @@ class Recovery:
         self.pending_repair = repair
 
     def schedule_cap(self, tokens: int) -> None:
-        """Ask for no more than this number of tokens in the next request."""
+        """Ask for at most this number of tokens in the next request."""
         self.output_cap = tokens
         self.schedule_repair("output_cap")
 
     def drop_scaffold(self) -> None:
-        """Send nothing more behind the history."""
+        """Send nothing more after the history."""
         self.scaffold = ()
 
 
 @dataclass(slots=True)
 class Compaction:
-    """Making the history shorter. ``forced``: not our wish, a refusal (or a person) asks for it.
-    ``focus``: what a summary should be about. ``begun_at``: when the one at hand began, in seconds;
-    ``unsummarized``: why the last model that was asked gave it no summary. ``chosen``: the places of the rows
-    that go, if the user's context engine said so. ``compacted_before``: in this session.
-    ``compaction_blocked``: why none is tried. ``compressions``: figures of those of this turn."""
+    """Shortening the history. ``forced``: a refusal or a person asks for it, not the threshold.
+    ``focus``: what a summary should be about. ``begun_at``: when the current one began, in seconds;
+    ``unsummarized``: why the last model that was asked gave no summary. ``chosen``: the places of the rows
+    to remove, if the user's context engine chose them. ``compacted_before``: in this session.
+    ``compaction_blocked``: why none is tried. ``compressions``: figures of this turn's compactions."""
 
     forced: bool = False
     focus: str = ""
@@ -425,31 +426,31 @@ class Compaction:
     compressions: list[dict[str, Any]] = field(default_factory=list)
 
     def begin(self, known: Compacted) -> None:
-        """Take over what the session knows of its compactions."""
+        """Take over what the session knows about its compactions."""
         self.compacted_before, self.compaction_blocked = known.done > 0, known.blocked
 
     def start(self, at: float) -> None:
-        """A compaction begins now."""
+        """Begin a compaction."""
         self.begun_at, self.unsummarized, self.chosen = at, "", None
 
     def choose(self, goes: tuple[int, ...] | None) -> None:
-        """The context engine says which rows go; ``None``: what it said does not count any more."""
+        """Keep the context engine's choice of rows to remove; ``None``: drop the choice."""
         self.chosen = goes
 
     def not_summarized(self, why: str) -> None:
-        """The model that was asked gave no summary."""
+        """Record that the model gave no summary."""
         self.unsummarized = why
 
     def judge(self, known: Compacted) -> None:
-        """What the session makes of the last compaction: are more of them of use?"""
+        """Take over the session's verdict on the last compaction: whether more of them would help."""
         self.compaction_blocked = known.blocked
 
     def force(self, focus: str = "") -> None:
-        """Order a compaction that must gain something; ``focus``: what its summary is to dwell on."""
+        """Order a compaction that must gain something; ``focus``: what its summary should focus on."""
         self.forced, self.focus = True, focus or self.focus
 
     def relax(self) -> None:
-        """Nothing forces a compaction any more."""
+        """Stop forcing a compaction."""
         self.forced = False
 
 
@@ -461,15 +462,15 @@ answer if no other comes; the same, waiting for a check by tools; the answer."""
 
 @dataclass(slots=True)
 class Draft:
-    """The text that becomes the answer, as far as there is any.
+    """The text that becomes the answer, so far.
 
-    ``fragments``: pieces of a reply that was cut, to be continued. ``held``: a text that was said before the
-    work was done; ``unchecked``: one that waits for a check by tools. ``prior_content``: what was said beside
-    calls that only put things in order. ``partial``: a piece of an incomplete or interrupted reply.
-    ``needs_break``: what comes next is a paragraph of its own. ``rejected``: an answer that was sent back,
+    ``fragments``: pieces of a truncated reply, to be continued. ``held``: a text written before the
+    work was done; ``unchecked``: one that waits for a check by tools. ``prior_content``: text beside
+    calls that only do housekeeping. ``partial``: a piece of an incomplete or interrupted reply.
+    ``needs_break``: the next text begins a new paragraph. ``rejected``: an answer that was sent back,
     and ``objection``, why.
-    ``admitted``: the message is let in by those who look at it beside a request. ``passed``: the text that
-    was let out.
+    ``admitted``: the guardrails that run beside a request admitted the message. ``passed``: the text that
+    they let through.
     """
 
     fragments: list[str] = field(default_factory=list)
@@ -487,7 +488,7 @@ class Draft:
 
     @property
     def begun(self) -> str:
-        """The pieces that are to be continued, as one text."""
+        """The pieces to be continued, as one text."""
         return "".join(self.fragments)
 
     def keep(self, how: Keep, visible: str) -> None:
@@ -509,15 +510,15 @@ class Draft:
                 assert_never(how)
 
     def call_tools(self, prior_content: str) -> None:
-        """What was gathered went out beside calls. An answer that waits for its check outlives the tools that
-        check it."""
+        """Clear the gathered text, which was shown beside calls. An answer that waits for its check outlives
+        the tools that check it."""
         self.fragments, self.partial, self.held = [], "", self.unchecked
         self.prior_content, self.needs_break = prior_content, True
 
 
 @dataclass(slots=True)
 class ToolRound:
-    """What one reply's calls led to, for the step callback and the exit texts."""
+    """The outcomes of one reply's calls, for the step callback and the exit texts."""
 
     name: str
     arguments: str
@@ -527,9 +528,9 @@ class ToolRound:
 
 @dataclass(slots=True)
 class Tooling:
-    """What tools did. ``unchanged_files``: those that a tool was to change and did not, with why.
-    ``unverified``: was the last thing that a tool did a change of files? ``kept_files``: the turn that a
-    checkpoint of files was asked for; another one in a fork, which asks for its own."""
+    """What tools did. ``unchanged_files``: those that a tool failed to change, with the reason.
+    ``unverified``: whether the last action of a tool changed files. ``kept_files``: the turn that a
+    checkpoint of files was requested for; a fork requests its own."""
 
     unchanged_files: dict[str, str] = field(default_factory=dict)
     guardrails: Guardrails = field(default_factory=Guardrails)
@@ -540,15 +541,15 @@ class Tooling:
     last_round: list[ToolRound] = field(default_factory=list, metadata=ELSEWHERE)
 
     def end_round(self, rounds: Iterable[ToolRound]) -> None:
-        """Keep what the calls of the newest reply led to."""
+        """Keep the outcomes of the newest reply's calls."""
         self.last_round = list(rounds)
 
     def trust_no_checkpoint(self) -> None:
-        """Ask for one again, whatever is stored: who wrote that may not have made any."""
+        """Request a checkpoint again: the writer of the stored state may not have made one."""
         self.kept_files = ""
 
     def note_file(self, path: str, problem: str) -> None:
-        """A tool was to change this file; ``problem`` is empty when it did. The newest is last."""
+        """Record a tool's change of this file; ``problem`` is empty if it succeeded. The newest is last."""
         self.unchanged_files.pop(path, None)
         if problem:
             self.unchanged_files[path] = problem
@@ -556,21 +557,21 @@ class Tooling:
 
 @dataclass(slots=True)
 class Extended:
-    """What extensions ask for at named points. ``asks``: requests as they were declared when the turn began,
-    so that it asks for the same wherever it continues. ``replies``: the newest, by extension and kind."""
+    """Requests of extensions at named points. ``asks``: requests as declared when the turn began,
+    so that it makes the same ones wherever it continues. ``replies``: the newest, by extension and kind."""
 
     asks: tuple[AskExtension, ...] = ()
     replies: Mapping[str, Any] = field(default_factory=dict)
 
     def note(self, request: AskExtension, answer: ExtensionAnswer) -> None:
-        """Keep a reply. After a failure it is dropped: an older one would be taken for the newest."""
+        """Keep a reply. After a failure, drop the older one, which would be mistaken for the newest."""
         others = {name: one for name, one in self.replies.items() if name != request.listed()[0]}
         self.replies = others if answer.value is None else {**others, request.listed()[0]: answer.value}
 
 
 @dataclass(slots=True)
 class Ending:
-    """How the turn ends, and what its user reads beside the answer."""
+    """How the turn ends, and the messages to its user beside the answer."""
 
     final_response: str | None = None
     response_transformed: bool = False
@@ -581,17 +582,17 @@ class Ending:
     cleanup_errors: list[str] = field(default_factory=list)
 
     def refuse(self, by: str, reason: str, what: str) -> None:
-        """A guardrail let the message, or the answer, not through."""
+        """Record that a guardrail blocked the message or the answer."""
         self.blocked = {"by": by, "reason": reason, "what": what}
 
     def limit_reached(self, limit: LimitReached | None) -> None:
-        """The next request could have passed this limit."""
+        """Record the limit that the next request could have exceeded."""
         self.limit = limit
 
     def hear(self, signals: Signals) -> None:
-        """Keep what a person said who interrupted the turn, the first of it."""
+        """Keep the message of the person who interrupted the turn, the first one if there are several."""
         self.interrupt_message = self.interrupt_message or signals.message
 
     def cost_a_step(self, problem: str) -> None:
-        """Record a bug at the very end: the user reads beside the answer what it spoiled."""
+        """Record a bug at the very end; the user reads beside the answer what it affected."""
         self.cleanup_errors.append(problem)

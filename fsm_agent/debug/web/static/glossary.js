@@ -1,4 +1,4 @@
-// Made from docs/glossary.md (python -m tests.helpers.page_glossary): words that the page explains where they stand.
+// Made from docs/glossary.md (python -m tests.helpers.page_glossary): words that the page explains.
 export const GLOSSARY = {
   "turn": "everything that one user message causes, up to an answer or another exit reason",
   "state": "a place of the machine: Prepare, BuildMessages, CallLLM, ClassifyError, Compress, ExecuteTools, EmptyRecovery, Finalize",

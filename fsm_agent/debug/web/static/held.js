@@ -101,7 +101,7 @@ function HeldCard({ one, onAnswer, onLet, onEdit, tools }) {
       : html`<label class="stack"><span class="quiet">${HOW}</span><textarea rows="4" aria-label="answer by hand" value=${said} onInput=${(event) => setSaid(event.currentTarget.value)}></textarea></label>`}</div>`}
     ${(problem || by.refusal) && html`<p class="problem" role="alert">${problem || by.refusal}</p>`}
     ${one.kind === "approval" && !one.allowable && html`<p class="quiet">The rules have not spoken yet. Until then one can only deny.</p>`}
-    ${one.kind === "approval" && one.elsewhere && one.allowable && html`<p class="quiet">Somebody is asked where the turn runs, too; the first answer counts.</p>`}
+    ${one.kind === "approval" && one.elsewhere && one.allowable && html`<p class="quiet">The process that runs the turn asks, too; the first answer counts.</p>`}
     <div class="buttons" ref=${buttons}>
       ${one.kind === "approval" ? [
         button("allow once", "Allow once", say("once"), "primary", early),

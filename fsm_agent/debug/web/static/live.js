@@ -122,10 +122,12 @@ function Stepper({ runs, place, rows, onPlace }) {
 }
 
 function Changes({ shown }) {
-  const none = !shown.changes.length && !shown.names.length;
+  const limits = shown.limits.filter((one) => one.before !== null && one.before !== one.value);
+  const none = !shown.changes.length && !shown.names.length && !limits.length;
   return html`<section aria-label="what changed" id="changes"><h2>What changed</h2>
     <p>${shown.summary || (none ? "No row changed." : plural(shown.changes.length, "row") + ".")}</p>
     ${!none && html`<ul class="changes-list">${shown.changes.map((one) => html`<li class=${one.change}><span class="sign" aria-hidden="true">${one.sign}</span> <span class="sr">${one.change}</span><code>${one.row}</code> ${one.rung} ${one.leads}${one.what && html`<br /><span class="quiet">${one.what}</span>`}</li>`)}
+      ${limits.map((one) => html`<li class="changed"><span class="sign" aria-hidden="true">~</span> limit <code>${one.name}</code> ${one.value}, was ${one.before}</li>`)}
       ${shown.names.map((one) => html`<li class=${one.change}><span class="sign" aria-hidden="true">~</span> ${one.kind} <code>${one.name}</code> ${one.change}${one.before && html`, was ${one.before}`}</li>`)}</ul>`}</section>`;
 }
 
@@ -143,10 +145,12 @@ function Proof({ proof }) {
 function Bounds({ bounds }) {
   if (!bounds?.length) return null;
   const changed = bounds.some((one) => one.by);
+  const capped = bounds.some((one) => one.caps);
+  const name = (one) => `${one.quantity}${one.caps || !capped ? "" : ", without caps"}`;
   const legend = [...new Set(bounds.flatMap((one) => one.legend))];
   return html`<section aria-label="bounds" id="bounds"><h2>Bounds</h2><div class="scroll" tabindex="0" role="region" aria-label="table of the bounds"><table class="figures"><thead><tr><th scope="col">at most</th><th scope="col" class="num">before</th><th scope="col" class="num">now</th>${changed && html`<th scope="col">formula changed by</th>`}</tr></thead>
-    <tbody>${bounds.map((one) => html`<tr class=${one.changed ? "changed" : ""}><th scope="row">${one.quantity}${one.caps ? "" : ", without caps"}</th><td class="num">${figure(one.before)}</td><td class="num">${figure(one.after)}</td>${changed && html`<td><code>${one.by}</code></td>`}</tr>`)}</tbody></table></div>
-    <${Fold} title="Formulas"><ul class="formulas">${bounds.map((one) => html`<li>${one.quantity}${one.caps ? "" : ", without caps"}: <code>${one.formula}</code></li>`)}${legend.map((one) => html`<li>where <code>${one}</code></li>`)}</ul><//></section>`;
+    <tbody>${bounds.map((one) => html`<tr class=${one.changed ? "changed" : ""}><th scope="row">${name(one)}</th><td class="num">${figure(one.before)}</td><td class="num">${figure(one.after)}</td>${changed && html`<td><code>${one.by}</code></td>`}</tr>`)}</tbody></table></div>
+    <${Fold} title="Formulas"><ul class="formulas">${bounds.map((one) => html`<li>${name(one)}: <code>${one.formula}</code></li>`)}${legend.map((one) => html`<li>where <code>${one}</code></li>`)}</ul><//></section>`;
 }
 
 function Predicted({ predicted }) {

@@ -9,43 +9,41 @@ one log, and only the log writes for the turn.
 groups (``Handover``), and one thread per database writes them, in order, many turns in one transaction. Every
 group calls ``Fence.refuse`` first, in its own transaction: it compares the epoch of the turn with the one
 stored. A process that lost the turn finds another epoch; none of its group is written, and the turn stops
-with ``OwnershipLost``. Everything else that detects a loss (the look a few times a second, ``turn.lose``)
-only makes it noticed earlier.
+with ``OwnershipLost``. Everything else that detects a loss (polling a few times a second, ``turn.lose``)
+only detects it earlier.
 
 *When.* Writing is asynchronous; waiting is the exception:
 
-- ``asked`` notes the intent of a request before it is performed. What a request needs on disk before that, it
-  declares itself (``fsm_agent.request.Flush``): a tool that is not safe to repeat needs its own intent, a
+- ``asked`` records the intent of a request before it is performed. The request itself declares what must be
+  on disk before that (``fsm_agent.request.Flush``): a tool that is not safe to repeat needs its own intent, a
   request to a model needs the row that paid for it, a pure tool needs nothing.
-- ``got`` notes the reply in the place of the intent, with the rows of the transcript and the tokens that came
-  with it, and does not wait. Losing a reply means asking a model again, running a pure tool again, or saying
-  that the outcome is unknown; it never means running an unsafe tool twice.
-- ``moved`` notes the move together with everything that changed since the last one, so a move is never on
-  disk without its changes. It waits only when a person or a debugger looks at each move, and at the last one.
-- ``later``, ``ended`` and ``at_rest`` wait: others act on what they report.
+- ``got`` records the reply in place of the intent, with the transcript rows and the tokens that came
+  with it, and does not wait. Losing a reply means asking a model again, running a pure tool again, or
+  reporting an unknown outcome; it never means running an unsafe tool twice.
+- ``moved`` records the move together with everything that changed since the last one, so a move is never on
+  disk without its changes. It waits only when a person or a debugger watches each move, and at the last one.
+- ``later``, ``ended`` and ``at_rest`` wait: others rely on what they report.
 
-An iteration of an agent is one commit as a rule. ``conversation_journal.FLUSHES`` is the whole list,
-and docs/sessions.md prints it.
+An iteration of an agent is usually one commit. ``conversation_journal.FLUSHES`` is the whole list, and
+docs/sessions.md prints it.
 
 *Order.* Groups are written in the order in which they were handed over, and a group whose predecessor failed
-fails too (``Handover.lost``). So the database always has a prefix of what the turn did: a reply without its
-intent, or a second move without the first, cannot be read. A group that was lost is handed over again, before
+fails, too (``Handover.lost``). So the database always has a prefix of the turn's history: a reply without its
+intent, or a second move without the first, cannot occur. A group that was lost is handed over again, before
 what came later (``_take_back``).
 
-*What the journal has.* The snapshot is written once, when the turn begins; each move has the difference to
-the one before. Rows of the transcript that came after the last move are provisional: resuming puts them aside
-and runs the visit again, which writes new ones.
+*What the journal holds.* The snapshot is written once, when the turn begins; each move has the difference
+from the one before. Rows of the transcript that came after the last move are provisional: resuming sets them
+aside and runs the visit again, which writes new ones.
 
-*When a visit is run again* ``Recording`` answers its requests: by place, and only when the request says the
-same as the one recorded. A request that was in flight is asked again when that is safe; otherwise it is
-answered with its own ``in_doubt()``, and the outcome is recorded as unknown. A person's yes is never taken
-from the record.
+*When a visit is run again,* ``Recording`` answers its requests: by place, and only if the request equals the
+recorded one. A request that was in flight is repeated if that is safe; otherwise it is answered with its own
+``in_doubt()``, and the outcome is recorded as unknown. A person's approval is never taken from the record.
 
-What would break: an effect that starts before ``asked`` returned can run twice. A job that writes for the
-turn outside of ``_write`` is not fenced. A write between two groups (a second writer, a second connection)
-breaks the prefix. ``TurnLog`` writes turns of any table; ``conversation_journal`` adds what a transcript
-needs. (Why: decisions 29 and 32 and 62.)
-"""
+What would break this: an effect that starts before ``asked`` has returned can run twice. A job that writes
+for the turn outside of ``_write`` is not fenced. A write between two groups (a second writer, a second
+connection) breaks the prefix. ``TurnLog`` writes turns of any table; ``conversation_journal`` adds what a
+transcript needs. (Why: decisions 29 and 32 and 62.)"""
 
 # Messages are provisional until their move. The message with a reply's calls is stored before a tool starts,
 # during the visit. When the turn resumes from its last move, later messages are set aside and written again
@@ -100,12 +98,12 @@ from fsm_agent.sessions.store.rows import (
 )
 
 # ----------------------------------------------------------------------------------------------------
-# What is known of the visit of a state that a crash, a fork or a person interrupted: replies that need not
-# be asked for.
+# Known replies of a visit that a crash, a fork, or a person interrupted. They are not
+# requested again.
 #
-# States are pure, so a visit that is run again asks for the same things in the same order: a request is
-# known by its place in the visit and by what it says. ``Recording`` is of the turns of any table;
-# ``conversation_recording`` of those that talk to a model.
+# States are pure, so a visit that is run again makes the same requests in the same order. A request is
+# identified by its place in the visit and its contents. ``Recording`` is for turns of any table;
+# ``conversation_recording`` is for turns that talk to a model.
 
 
 Origin = Literal["", "by hand", "taken over"]
@@ -114,7 +112,7 @@ Origin = Literal["", "by hand", "taken over"]
 
 @dataclass(frozen=True, slots=True)
 class Recorded:
-    """One request as the journal has it. ``reply`` is ``None`` while it was in flight. ``foreign``: it is in
+    """One request in the journal. ``reply`` is ``None`` while it was in flight. ``foreign``: it is in
     the journal of the turn that this one was forked from."""
 
     kind: str
@@ -139,7 +137,7 @@ class Recording:
 
     @classmethod
     def of(cls, effects: Iterable[Effect], answers: Mapping[str, Any] | None = None) -> Recording:
-        """What the journal has of a visit; ``answers`` is what ``answers()`` gave for the turn of a fork."""
+        """Read a visit from the journal; ``answers`` is what ``answers()`` gave for the turn of a fork."""
         return cls(
             {
                 (one.ordinal, one.place): Recorded(one.kind, one.request, one.status, one.reply)
@@ -148,12 +146,12 @@ class Recording:
         )
 
     def silent(self) -> bool:
-        """Is nothing known that a request could be answered with? So it is in nearly every visit."""
+        """Is there no known reply? This holds for nearly every visit."""
         return not self.entries
 
     def unbelieved(self) -> Recording:
-        """For a turn that came in a file: what a stranger says was answered is asked again, and what may have
-        been done already is in doubt."""
+        """For an imported turn: replies recorded by a stranger are requested again, and effects that may have
+        happened are in doubt."""
         return Recording({place: replace(entry, reply=None) for place, entry in self.entries.items()})
 
     def cut_off(self) -> frozenset[str]:
@@ -165,17 +163,16 @@ class Recording:
         return frozenset()
 
     def taken_over(self, *, whole: bool = False) -> Recording:
-        """What a fork takes over: nothing, it asks again."""
+        """What a fork takes over: nothing, it repeats all requests."""
         return Recording()
 
     def answers(self) -> dict[str, Any] | None:
-        """What a fork begins with, as JSON values; ``None`` for nothing."""
+        """The replies that a fork begins with, as JSON values; ``None`` if there are none."""
         return None
 
     def reply(self, ordinal: int, place: int, request: Any) -> Any:
-        """The reply that is known for this request, or ``UNKNOWN``. One that was in flight when its process
-        ended, and is unsafe, is answered with what it says itself about that. A person's answer is never
-        taken from the record."""
+        """The known reply to this request, or ``UNKNOWN``. An unsafe request that was in flight when its
+        process ended gets its own ``in_doubt()`` reply. A person's answer is never taken from the record."""
         entry = self.entries.get((ordinal, place))
         if entry is None or entry.kind != type(request).__name__ or not is_kept_as(request, entry.request):
             return UNKNOWN
@@ -196,11 +193,11 @@ class Recording:
 _MOVE = f"INSERT INTO transitions VALUES ({', '.join('?' * 15)})"  # noqa: S608 - ours
 _EFFECT = f"INSERT OR REPLACE INTO effects VALUES ({', '.join('?' * 17)})"  # noqa: S608 - ours
 _NONE = with_checksum("[]")
-"""A list without anything in it, as most are."""
+"""The stored form of an empty list, the most common one."""
 AT_REST = 5.0
-"""Seconds that a turn which was stopped waits for what it has written, at most."""
+"""Maximum seconds that a stopped turn waits for its pending writes."""
 SENT = 8
-"""Groups on their way after which those that have arrived are forgotten."""
+"""Pending groups after which completed ones are dropped from the list."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,10 +212,10 @@ class Closing:
 
 
 class TurnLog:
-    """Writes one turn into the database. ``turn`` is a dataclass with turn_id, state, seq; ``line``, the
-    sessions that it was in, ``session`` the last of them.
+    """Writes one turn into the database. ``turn`` is a dataclass with turn_id, state, seq; ``line``: the
+    sessions that it was in; ``session``: the last of them.
 
-    A store that fails stops the turn, which can be resumed: nothing is done that is not written down.
+    A failing store stops the turn, which can be resumed: nothing happens that is not recorded.
     ``looked_at``: each move is watched, and is safe on disk before it is published.
     """
 
@@ -247,13 +244,13 @@ class TurnLog:
         self._closed = False
 
     def opened(self) -> dict[str, Any]:
-        """Take the turn as it is now as what later changes are changes of; the whole snapshot. Its session
+        """Record the current state as the baseline for deltas and return the full snapshot. Its session
         has no transcript."""
         self._tracker = ExactTracker(self._turn)
         return self._tracker.start | {"history": [self.session.id, self.session.version, 0, 0], "rows": []}
 
     def began(self, recording: Recording | None = None) -> None:
-        """The turn is in the database. ``recording``: what was known of its visit when it was claimed."""
+        """Start the log of a stored turn. ``recording``: known replies of its visit when it was claimed."""
         self._recording = recording or self._recording
 
     # The journal
@@ -281,11 +278,11 @@ class TurnLog:
         return self._without_store(exchange, known) if self.problem else known
 
     def _without_store(self, exchange: Exchange, known: Sequence[Any]) -> Sequence[Any]:
-        """What is known of the requests while nothing can be written down."""
+        """The replies to the requests while nothing can be written."""
         return known
 
     def _recorded_reply(self, exchange: Exchange, place: int, request: Any) -> Any:
-        """From the record of an earlier process, or of this one: who was cancelled here may ask a second
+        """Look up the reply of an earlier process, or of this one: a caller canceled here may ask a second
         time."""
         if (exchange.seq, exchange.ordinal, place) in self._begun and effect_of(request) == "unsafe":
             return request.in_doubt()
@@ -321,7 +318,7 @@ class TurnLog:
         return not self.problem
 
     async def moved(self, step: Step) -> None:
-        if step is not self._step:  # else it was noted, and waits to be written
+        if step is not self._step:  # otherwise it was recorded already, and waits to be written
             delta = self._delta()
             self._jobs.append(self._transition(step, delta))
             self._recording, self._step, self._begun = self._nothing_known(), step, set()
@@ -335,7 +332,7 @@ class TurnLog:
         """End the turn: write its result, and release the session. ``problem`` says when that is not
         stored. Raises ``StaleCopyError``, after which the caller tries ``ended_anew``, and
         ``OwnershipLost``: the new owner records the end."""
-        if not self._closed:  # else it was noted, and waits to be written
+        if not self._closed:  # otherwise it was recorded already, and waits to be written
             delta = self._delta()
             self._jobs.append(self._end(closing, json_with_checksum(shorten_changes(delta))))
             self._closed = True
@@ -353,7 +350,7 @@ class TurnLog:
         return (lambda c: self._write(c, jobs)) if jobs else None
 
     async def ended_anew(self, closing: Closing) -> None:
-        """``ended``, on a copy of the session that was read again."""
+        """``ended``, on a fresh copy of the session."""
         try:
             await self.ended(closing)
         except StaleCopyError as error:
@@ -379,7 +376,7 @@ class TurnLog:
         """Return what must be on disk before the request is performed."""
         return flush_of(request).needs
 
-    # What kinds of turns differ in
+    # Differences between kinds of turns
 
     def _nothing_known(self) -> Recording:
         return Recording()
@@ -393,14 +390,14 @@ class TurnLog:
         return json_with_checksum(reply_record(request, reply))
 
     def _costs(self, request: Any, reply: Any) -> list[Job]:
-        """What is booked of a reply, in its transaction."""
+        """The costs of a reply, booked in its transaction."""
         return []
 
     def _note_rows(self) -> None:
-        """What was done to a transcript since the last time."""
+        """Gather the changes of a transcript since the last call."""
 
     def _delta(self) -> dict[str, Any]:
-        """What of the snapshot has changed since the last time."""
+        """The changes of the snapshot since the last call."""
         return self._tracker.delta()
 
     # Gathering
@@ -408,7 +405,7 @@ class TurnLog:
     # Writing
 
     def _hand_over(self) -> None:
-        """Put what was gathered behind what was handed over before, without waiting."""
+        """Queue the gathered jobs behind earlier groups, without waiting."""
         if not self._jobs or self.problem:
             return
         before = self._sent[-1] if self._sent and not self._sent[-1].arrived else None
@@ -421,7 +418,7 @@ class TurnLog:
             self._sent = [*(one for one in self._sent[:-1] if not one.arrived), self._sent[-1]]
 
     def _write(self, c: SqlConnection, jobs: Sequence[Job]) -> None:
-        """Do nothing when the turn is not ours any more. In the writer's thread."""
+        """Run the jobs, unless the turn has another owner by now. In the writer's thread."""
         self.fence.refuse(c)
         with conflicts(c, self._stale):
             for job in jobs:
@@ -434,7 +431,7 @@ class TurnLog:
         )
 
     async def _commit(self) -> None:
-        """Wait until all that was handed over, and what was gathered, is safe."""
+        """Wait until all handed-over and gathered jobs are durable."""
         self._hand_over()
         if not self._sent:
             return
@@ -453,17 +450,17 @@ class TurnLog:
             raise
 
     def _disbelieve(self) -> None:
-        """What was done to these copies of the sessions is not stored, so they must not be used again."""
+        """Drop the cached copies of the sessions: their changes are not stored."""
         for session in self.line:
             session.revision = UNREAD
 
     def _take_back(self, sent: Sequence[Handover]) -> None:
-        """What was lost is handed over again, before what came later."""
+        """Hand lost groups over again, before later ones."""
         lost = [job for group in sent if group.future.exception() is not None for job in group.jobs]
         self._jobs = [*lost, *self._jobs]
 
     def _on_store_failure(self, error: StoreError) -> None:
-        """The store did not take what was handed over, which is tried again with whatever comes next."""
+        """Keep what the store did not write for another attempt with the next group."""
         raise error
 
     def _intent(self, exchange: Exchange, place: int, request: Any) -> Job:
@@ -474,7 +471,7 @@ class TurnLog:
     def _outcome(
         self, exchange: Exchange, place: int, request: Any, reply: Any, seconds: float, origin: Origin = ""
     ) -> Job:
-        """The row of a request that was answered; by whom, when it was not carried out."""
+        """The row of an answered request, with the source of the reply if it was not performed."""
         unknown = isinstance(request, Request) and request.doubtful(reply)
         status, at = "unknown" if unknown else "done", self._now() - seconds
         took = None if origin else seconds
@@ -492,7 +489,7 @@ class TurnLog:
     def _transition(self, step: Step, delta: dict[str, Any]) -> Job:
         turn_id, at = self._turn.turn_id, self._now()
         shared: Contents = {}
-        if step.seq == 1:  # here a turn is given its tools, its prompt, its limits
+        if step.seq == 1:  # this move sets the turn's tools, prompt, and limits
             delta = deduplicate(delta, shared)
         values = (
             turn_id, step.seq, step.source, step.event, step.dest, step.row, step.exit,
@@ -535,8 +532,8 @@ class TurnLog:
 
 
 class Handover:
-    """What is handed over together, behind the group before it: one that is lost takes all later ones with
-    it, so that they can be written again in order. ``future`` is how it ended."""
+    """Jobs written together, behind the group before them. A lost group takes all later ones with
+    it, so that they can be written again in order. ``future`` is its outcome."""
 
     future: Future[Any]
 
@@ -551,7 +548,7 @@ class Handover:
         self._lock = threading.Lock()
 
     def takes(self, jobs: Sequence[Job]) -> bool:
-        """Put these behind the others, if the writer has not begun yet."""
+        """Append these jobs, if the writer has not begun yet."""
         with self._lock:
             if not self._begun:
                 self.jobs += jobs
@@ -568,12 +565,12 @@ class Handover:
 
     @property
     def arrived(self) -> bool:
-        """Is it safe?"""
+        """Is it durable?"""
         return self.future.done() and self.future.exception() is None
 
     @property
     def lost(self) -> bool:
-        """Seen from the next one: was it refused, or its transaction?"""
+        """Asked by the next group: was this one refused, or its transaction rolled back?"""
         return not self._written or (self.future.done() and self.future.exception() is not None)
 
 
@@ -588,8 +585,8 @@ class EffectJob:
 
 
 # ----------------------------------------------------------------------------------------------------
-# What must be on disk before something happens. Everything else that a turn writes is on its way and waits
-# for the next of these, or for ``writer.LATE`` seconds. What requests need, they declare themselves.
+# What must be on disk before something happens. Everything else that a turn writes is pending and waits
+# for the next of these, or for ``writer.LATE`` seconds. Requests declare their own needs.
 
 
 SAID = Flush(

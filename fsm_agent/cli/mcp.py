@@ -1,0 +1,171 @@
+"""``fsm-agent mcp``: the agent as an MCP server, and logins to servers of others."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+import webbrowser
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from fsm_agent.agent import Agent
+from fsm_agent.cli.acp import is_pipe
+from fsm_agent.cli.options import LIMITS, SHOWN, CliOptions, HomeFolder, with_agent
+from fsm_agent.cli.screen import clean, say
+from fsm_agent.cli.serve import ServeTarget, agents_of, keys_of, log_to_stderr, serve_until_a_signal
+from fsm_agent.conversation.effects import ToolSpec
+from fsm_agent.debug.core.loopback import LOOPBACK
+from fsm_agent.errors import ConfigError
+from fsm_agent.support.home import home_of, workdir_of
+from fsm_agent.support.installation import install_command
+from fsm_agent.support.threads import in_a_loop
+from fsm_agent.toolsets import TOOLSETS, ToolsetPlace
+from fsm_agent.toolsets.mcp.config import ServerConfig, servers_of
+from fsm_agent.toolsets.mcp.logins import Login
+from fsm_agent.toolsets.mcp.process import endpoint_of
+
+
+@with_agent("yes", "session", *LIMITS, *SHOWN)
+def serve(
+    given: CliOptions,
+    offer: Annotated[
+        list[str],
+        typer.Option(
+            metavar="NAME", help="A tool, or a toolset, that clients may call themselves; repeatable."
+        ),
+    ] = (),  # type: ignore[assignment]
+    http: Annotated[
+        bool, typer.Option("--http", help="Serve streamable HTTP; default: standard input and output.")
+    ] = False,
+    host: Annotated[
+        str, typer.Option(help="Address to serve at; another than this machine's needs TLS.")
+    ] = LOOPBACK,
+    port: Annotated[int, typer.Option(help="Port; 0 for any that is free.")] = 0,
+    app: Annotated[
+        str | None,
+        typer.Option(metavar="MODULE:NAME", help="A function that returns the agent of a turn."),
+    ] = None,
+    insecure: Annotated[bool, typer.Option("--insecure", help="Serve another address without TLS.")] = False,
+    tls_cert: Annotated[str | None, typer.Option(metavar="FILE", help="Certificate chain, as PEM.")] = None,
+    tls_key: Annotated[str | None, typer.Option(metavar="FILE", help="Its private key, as PEM.")] = None,
+) -> int:
+    """Serve the agent, and tools of it, to MCP clients.
+
+    Messages pass over standard input and output, or with --http at /mcp, for which a token is printed.
+    """
+    target = ServeTarget(host, port, app, False, insecure, tls_cert, tls_key, (), 256)
+    target.check()
+    if app is not None and (given.model or given.tools):
+        raise ConfigError("--app says which agent there is", app, "no --model and no --tool")
+    try:
+        import fsm_agent.serve.server  # noqa: F401 - it needs the extra
+        from fsm_agent.serve.mcp import routes
+    except ImportError as error:
+        raise ConfigError(
+            f"serving MCP needs {error.name}, which is not installed", None, install_command("mcp")
+        ) from None
+    if not http and (sys.stdin is None or not is_pipe(sys.stdin.fileno())):
+        allowed = "a pipe as standard input, or --http; see docs/mcp.md"
+        raise ConfigError("an MCP client starts this command and talks to it", None, allowed)
+    from fsm_agent.serve.called_tools import with_called_tools
+
+    make_agent, store = agents_of(replace(given, source="mcp"), app)
+    tools = _offered(make_agent, offer)
+    make_agent = with_called_tools(make_agent, tools)
+    log_to_stderr()
+    if not http:
+        from fsm_agent.serve.mcp_stdio import serve_stdio
+        from fsm_agent.serve.service import SessionService
+
+        in_a_loop(serve_stdio(SessionService(make_agent, store), tools))
+        return 0
+    keys, token = keys_of(target, store)
+    run = serve_until_a_signal(
+        target, given, make_agent, store, keys, token, lambda service: {"mcp": routes(service, tools)}
+    )
+    in_a_loop(run)
+    return 0
+
+
+def _offered(make_agent: Callable[..., Any], names: Sequence[str]) -> dict[str, ToolSpec]:
+    """The tools of these names, and of these toolsets. Raises ``ConfigError``."""
+    from fsm_agent.serve.called_tools import choose_tools, made_agent
+
+    agent, _ = made_agent(make_agent, None)
+    try:
+        return choose_tools(agent, [tool for name in names for tool in _names_in(agent, name)])
+    finally:
+        agent.close()
+
+
+def _names_in(agent: Agent[Any, Any], name: str) -> Sequence[str]:
+    own = [spec.name for spec in agent.tools]
+    if name in own or name not in TOOLSETS:
+        return (name,)
+    settings = agent.settings
+    root = workdir_of(agent.options["workdir"])
+    place = ToolsetPlace(root, home=agent.home, web=settings.web, sandbox=settings.sandbox)
+    return [tool.spec.name for tool in TOOLSETS[name](place) if tool.spec.name in own]
+
+
+# Logins to servers of others
+
+
+LOGIN_SECONDS = 300.0
+"""In which a person logs in."""
+
+
+def login(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="A server of the config file.")],
+    show: Annotated[bool, typer.Option("--no-open", help="Print the address, and open no browser.")] = False,
+    home: HomeFolder = None,
+) -> int:
+    """Log in to an MCP server of others, in the browser.
+
+    The login is kept in the machine's keyring, or in a private file of the home, and refreshed by turns.
+    """
+    where = home_of(home, os.environ)
+    config = _server(name, where)
+    if config.oauth is None:
+        raise ConfigError("this server has no logins", name, f"oauth = true in [mcp.servers.{name}]")
+    try:
+        from fsm_agent.toolsets.mcp.login import log_in
+    except ImportError as error:
+        raise ConfigError(
+            f"MCP needs {error.name}, which is not installed", None, install_command("mcp")
+        ) from None
+
+    async def opened(address: str) -> None:
+        print(f"Log in here: {clean(address)}", file=sys.stderr, flush=True)
+        if not show:
+            await asyncio.to_thread(webbrowser.open, address)
+
+    kept, tools = in_a_loop(log_in(name, config, where, dict(os.environ), opened, LOGIN_SECONDS))
+    say(f"Logged in to {name}, which has {tools} tools. The login is kept in {kept}.")
+    return 0
+
+
+def logout(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="A server of the config file.")],
+    home: HomeFolder = None,
+) -> int:
+    """Forget the login to an MCP server of others."""
+    where = home_of(home, os.environ)
+    endpoint = endpoint_of(_server(name, where), Path.cwd(), dict(os.environ))
+    there = Login(where, name, endpoint.url).forget()
+    say(f"The login to {name} is forgotten." if there else f"There is no login to {name}.")
+    return 0
+
+
+def _server(name: str, home: Path) -> ServerConfig:
+    servers = servers_of(None, home)
+    if name not in servers:
+        raise ConfigError(
+            "no such MCP server", name, ", ".join(servers) or "there are none in the config file"
+        )
+    return servers[name]

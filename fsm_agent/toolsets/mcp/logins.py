@@ -1,0 +1,103 @@
+"""Where the logins to MCP servers are kept: in the machine's keyring, or where it has none in a file that
+only its owner reads. Knows nothing of the SDK."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from fsm_agent.support.files import FILE, private_folder, replace_file
+from fsm_agent.support.redaction import keep_secret
+
+FOLDER = "mcp-logins"
+"""Of the home directory."""
+SERVICE = "fsm-agent"
+"""Under which the keyring has them."""
+KEYRING = "the keyring"
+_SECRETS = ("access_token", "refresh_token", "client_secret")
+
+
+class Login:
+    """The login of one home to one server at one address. What it holds is JSON, and is masked in all output
+    from then on."""
+
+    def __init__(self, home: Path, server: str, url: str) -> None:
+        digest = hashlib.sha256(f"{home}\0{url}".encode()).hexdigest()[:16]
+        self._name = f"mcp/{server}/{digest}"
+        self._path = home / FOLDER / f"{server}-{digest}.json"
+
+    def read(self) -> dict[str, Any]:
+        """Return what is kept; empty without a login, and for one that cannot be read."""
+        text = _from_keyring(self._name)
+        if text is None and self._path.is_file():
+            text = self._path.read_text(encoding="utf-8", errors="replace")
+        try:
+            kept = json.loads(text or "{}")
+        except ValueError:
+            kept = {}
+        found: dict[str, Any] = kept if isinstance(kept, dict) else {}
+        keep_secret(_secrets_in(found))
+        return found
+
+    def write(self, kept: dict[str, Any]) -> str:
+        """Keep it, and say where."""
+        keep_secret(_secrets_in(kept))
+        text = json.dumps(kept)
+        if _to_keyring(self._name, text):
+            self._path.unlink(missing_ok=True)
+            return KEYRING
+        private_folder(self._path.parent)
+        replace_file(self._path, text.encode(), FILE)
+        return str(self._path)
+
+    def forget(self) -> bool:
+        """Remove it; whether there was one."""
+        there = bool(self.read())
+        self._path.unlink(missing_ok=True)
+        _out_of_keyring(self._name)
+        return there
+
+
+def _secrets_in(kept: dict[str, Any]) -> list[str]:
+    tables = [one for one in kept.values() if isinstance(one, dict)]
+    return [str(table[name]) for table in tables for name in _SECRETS if table.get(name)]
+
+
+def _from_keyring(name: str) -> str | None:
+    if find_spec("keyring") is None:
+        return None
+    import keyring
+    from keyring.errors import KeyringError
+
+    try:
+        return keyring.get_password(SERVICE, name)
+    except KeyringError:
+        return None
+
+
+def _to_keyring(name: str, text: str) -> bool:
+    if find_spec("keyring") is None:
+        return False
+    import keyring
+    from keyring.errors import KeyringError
+
+    try:
+        keyring.set_password(SERVICE, name, text)
+    except KeyringError:
+        return False
+    return True
+
+
+def _out_of_keyring(name: str) -> None:
+    if find_spec("keyring") is None:
+        return
+    import keyring
+    from keyring.errors import KeyringError
+
+    try:
+        keyring.delete_password(SERVICE, name)
+    except KeyringError:
+        return

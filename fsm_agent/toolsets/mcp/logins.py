@@ -10,10 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from fsm_agent.support.files import FILE, private_folder, replace_file
+from fsm_agent.support.home import LOGINS
 from fsm_agent.support.redaction import keep_secret
 
-FOLDER = "mcp-logins"
-"""Of the home directory."""
 SERVICE = "fsm-agent"
 """Under which the keyring has them."""
 KEYRING = "the keyring"
@@ -27,7 +26,7 @@ class Login:
     def __init__(self, home: Path, server: str, url: str) -> None:
         digest = hashlib.sha256(f"{home}\0{url}".encode()).hexdigest()[:16]
         self._name = f"mcp/{server}/{digest}"
-        self._path = home / FOLDER / f"{server}-{digest}.json"
+        self._path = home / LOGINS / f"{server}-{digest}.json"
 
     def read(self) -> dict[str, Any]:
         """Return what is kept; empty without a login, and for one that cannot be read."""

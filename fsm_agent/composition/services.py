@@ -43,7 +43,7 @@ from fsm_agent.sessions.store.kept_values import KeptValues
 from fsm_agent.settings.model import DATABASE_VARIABLE, Settings
 from fsm_agent.support.clock import Backoff, SystemClock
 from fsm_agent.support.files import make_private
-from fsm_agent.support.home import home_of, workdir_of
+from fsm_agent.support.home import LOGINS, home_of, workdir_of
 from fsm_agent.telemetry import choose_telemetry
 from fsm_agent.tools import as_tool
 from fsm_agent.tools.decorator import ToolSource
@@ -53,7 +53,6 @@ from fsm_agent.toolsets import toolsets as tools_of
 from fsm_agent.toolsets.agent import AGENT_LEVEL, AGENT_TOOLSETS, BEGIN_TURNS, AgentTools, agent_tools
 from fsm_agent.toolsets.agent.child import ChildAgent
 from fsm_agent.toolsets.agent.dispatch import bridge_tools
-from fsm_agent.toolsets.mcp.logins import FOLDER as LOGINS
 from fsm_agent.toolsets.programs import Programs
 from fsm_agent.toolsets.sandbox.place import ASIDE
 

@@ -36,6 +36,7 @@ from fsm_agent.runtime.events import Voided
 from fsm_agent.serve.live import LiveTurn, LiveTurns
 from fsm_agent.sessions.store import Store
 from fsm_agent.sessions.store.fork_edits import edit_position
+from fsm_agent.sessions.store.journal.conversation_journal import ConversationRecording
 from fsm_agent.sessions.store.journal.read import Turns
 from fsm_agent.sessions.store.pending import Pending, PendingItems
 from fsm_agent.sessions.store.queued import first_session, found
@@ -369,7 +370,8 @@ class SessionService:
         self._count(caller)
         try:
             info = self._turns.info(turn_id).moved_by(TURN.name)
-            position = edit_position(position_of(self.store, info.id, at), edit or {})
+            position = position_of(self.store, info.id, at, ConversationRecording.of)
+            position = edit_position(position, edit or {})
         except ConfigError as error:
             raise BadRequest(str(error)) from None
         session = self.store.new_session()

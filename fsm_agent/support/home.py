@@ -10,6 +10,8 @@ from fsm_agent.errors import ConfigError
 from fsm_agent.support.files import private_folder
 
 HOME_ENV = "FSM_AGENT_HOME"
+LOGINS = "mcp-logins"
+"""The folder of the home directory for logins to MCP servers."""
 
 
 def home_of(given: str | os.PathLike[str] | None, env: Mapping[str, str]) -> Path:

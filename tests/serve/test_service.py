@@ -223,6 +223,23 @@ async def test_a_turn_is_forked_into_a_session_of_its_own(serving: MakeService, 
             await service.fork(caller, turn, 99)
 
 
+async def test_a_fork_is_given_the_result_of_a_tool(serving: MakeService, caller: Caller) -> None:
+    @tool(effect="pure")
+    def look() -> str:
+        """Look out."""
+        return "rain"
+
+    async with serving(tools(call("look", {}, "c1")), text("done"), tools=[look]) as service:
+        turn = await service.start(caller, "hi")
+        moves = [
+            one async for one in service.events(caller, turn) if isinstance(one.event.values, Transition)
+        ]
+        at = next(place for place, one in enumerate(moves, 1) if one.event.values.dest == "ExecuteTools")
+        forked = await service.fork(caller, turn, at, {"results": {"c1": "snow"}})
+        values = [one.event.values async for one in service.events(caller, forked)]
+    assert next(one.result for one in values if isinstance(one, ToolComplete)) == "snow"
+
+
 async def test_an_event_that_is_none_is_refused(serving: MakeService, caller: Caller) -> None:
     async with serving(text("one")) as service:
         turn = await service.start(caller, "hi")

@@ -15,10 +15,11 @@ import httpx2
 import pytest
 
 from fsm_agent.errors import ConfigError
+from fsm_agent.support.home import LOGINS
 from fsm_agent.support.redaction import mask
 from fsm_agent.toolsets.mcp.config import ServerConfig, servers_of
 from fsm_agent.toolsets.mcp.login import log_in
-from fsm_agent.toolsets.mcp.logins import FOLDER, KEYRING, Login
+from fsm_agent.toolsets.mcp.logins import KEYRING, Login
 from tests.helpers.http_server import Answer, Asked, HttpServer
 from tests.helpers.mcp_bench import bench
 
@@ -141,7 +142,7 @@ async def test_a_login_is_kept_privately_used_by_turns_and_refreshed(server: Ser
         assert "(HTTP 401 Unauthorized); log in with: fsm-agent mcp login s" in line
     assert not server.asked, "without a person no client is registered"
     where = Path(await logged_in(tmp_path, config))
-    assert where.parent == tmp_path / FOLDER
+    assert where.parent == tmp_path / LOGINS
     assert stat.S_IMODE(where.stat().st_mode) == 0o600
     assert stat.S_IMODE(where.parent.stat().st_mode) == 0o700
     assert mask("it said access-token-1 and refresh-token-1") == "it said *** and ***"
@@ -206,7 +207,7 @@ async def test_a_refused_login_says_why(server: Server, tmp_path: Path) -> None:
 
     with pytest.raises(ConfigError, match=r"no login to s: .*the login was refused: access_denied"):
         await logged_in(tmp_path, server.config(), refuse)
-    assert not (tmp_path / FOLDER).exists()
+    assert not (tmp_path / LOGINS).exists()
 
 
 @pytest.mark.slow

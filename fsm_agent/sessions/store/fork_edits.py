@@ -31,7 +31,7 @@ def edit_position(position: Position, edit: Mapping[str, Any]) -> Position:
     """
     whole = bool(edit.get("recorded_replies"))
     position.recording = (
-        ConversationRecording() if edit.get("rerun_tools") else position.recording.taken_over(whole=whole)
+        ConversationRecording() if edit.get("rerun_tools") else _recording(position).taken_over(whole=whole)
     )
     for name, value in edit.items():
         editor = _EDITORS.get(name)

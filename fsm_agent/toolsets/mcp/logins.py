@@ -10,10 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from fsm_agent.support.files import FILE, private_folder, replace_file
+from fsm_agent.support.home import LOGINS
 from fsm_agent.support.redaction import keep_secret
 
-FOLDER = "mcp-logins"
-"""Of the home directory."""
 SERVICE = "fsm-agent"
 """Under which the keyring has them."""
 KEYRING = "the keyring"
@@ -28,7 +27,7 @@ class Login:
         digest = hashlib.sha256(f"{home}\0{url}".encode()).hexdigest()[:16]
         self.secrets: set[str] = set()
         self._name = f"mcp/{server}/{digest}"
-        self._path = home / FOLDER / f"{server}-{digest}.json"
+        self._path = home / LOGINS / f"{server}-{digest}.json"
 
     def read(self) -> dict[str, Any]:
         """Return what is kept; empty without a login, and for one that cannot be read."""

@@ -10,9 +10,11 @@ import asyncio
 import secrets
 import threading
 import time
+from bisect import bisect_right
 from collections import OrderedDict
 from collections.abc import Callable
-from typing import Any, Literal
+from operator import attrgetter
+from typing import Any, Literal, NamedTuple
 
 from fsm_agent.conversation.effects import RunTool, ToolOutcome
 from fsm_agent.conversation.handover import next_turn_id
@@ -39,6 +41,16 @@ KEPT, KEPT_SECONDS = 200, 300.0
 """Turns that do not run any more, and are kept; and for how long."""
 
 
+class Kept(NamedTuple):
+    """An event that is kept, and its ``number`` among all of the turn. One that joins several has the number
+    of the last, and ``first`` is that of the first."""
+
+    first: int
+    number: int
+    place: Place
+    event: ServedEvent
+
+
 class LiveTurn:
     """One turn that runs here, or ran here not long ago. ``begin``: the place in the journal behind which its
     events are here. ``how`` it stopped, ``None`` while it runs. ``result`` of one that has ended. ``signals``
@@ -49,8 +61,8 @@ class LiveTurn:
         self.over_at = 0.0
         self.how: Literal["ended", "suspended", "left"] | None = None
         self.result: Any = None
-        self._events: list[tuple[Place, ServedEvent]] = []
-        self._first = 0  # how many were dropped before those that are kept
+        self._events: list[Kept] = []
+        self._dropped = self._count = 0  # numbers of the last event that was dropped, and of the last of all
         self._place, self._attempt, self._within = begin, secrets.randbelow(2**31) + 1, 0
         self._completed: set[str] = set()
         self._lock = threading.Lock()
@@ -63,34 +75,33 @@ class LiveTurn:
         ]
 
     def number_behind(self, after: Place) -> int | None:
-        """Return the number of the event behind ``after``, if that one is here."""
+        """Return the number of an event, if it is here."""
         with self._lock:
             if after == self.begin:
-                return self._first
-            for number in range(len(self._events) - 1, -1, -1):
-                if self._events[number][0] == after:
-                    return self._first + number + 1
+                return self._dropped
+            for one in reversed(self._events):
+                if one.place == after:
+                    return one.number
         return None
 
-    def number_from(self, place: Place) -> int:
-        """Return the number of the first event that is not before a place of the journal."""
+    def number_before(self, place: Place) -> int:
+        """Return the number of the last event before a place of the journal."""
         with self._lock:
-            for number, (here, _) in enumerate(self._events):
-                if here > place or here == place:
-                    return self._first + number
-            return self._first + len(self._events)
+            return next((one.first - 1 for one in self._events if one.place >= place), self._count)
 
     def read(self, number: int) -> tuple[list[ServedEvent], int] | None:
-        """Return the events from a number on, and the number behind them; ``None`` when some were dropped."""
+        """Return the events behind a number, and the number of the last; ``None`` when some were dropped, or
+        joined with events before."""
         with self._lock:
-            if number < self._first:
+            fresh = self._events[bisect_right(self._events, number, key=attrgetter("number")) :]
+            if number < self._dropped or (fresh and fresh[0].first <= number):
                 return None
-            return [one for _, one in self._events[number - self._first :]], self._first + len(self._events)
+            return [one.event for one in fresh], self._count
 
     async def wait_for_event(self, number: int) -> None:
-        """Return when there is an event of this number, or the turn has stopped."""
+        """Return when there is an event behind this number, or the turn has stopped."""
         with self._lock:
-            if number < self._first + len(self._events) or self.how is not None:
+            if number < self._count or self.how is not None:
                 return
             arrived = asyncio.Event()
             self._waiting.append((asyncio.get_running_loop(), arrived))
@@ -111,23 +122,22 @@ class LiveTurn:
                     self._completed.add(event.values.call_id)
                 self._within += 1
                 place = self._place._replace(attempt=self._attempt, within=self._within)
-            self._events.append((place, served(place, self.id, event.values, event.at)))
+            self._count += 1
+            told = served(place, self.id, event.values, event.at)
+            self._events.append(Kept(self._count, self._count, place, told))
             if len(self._events) > MOST:
                 self._drop()
             self._wake()
 
     def _drop(self) -> None:
         """Drop the older half, up to a place that the journal has; pieces of one text become one piece."""
-        half = self._events[MOST // 2][0].recorded
-        number = next(n for n, (here, _) in enumerate(self._events) if here.recorded == half)
+        half = self._events[MOST // 2].place.recorded
+        number = next(n for n, one in enumerate(self._events) if one.place.recorded == half)
         if number:
-            self.begin = half
+            self.begin, self._dropped = half, self._events[number - 1].number
+            del self._events[:number]
         else:
-            joined = _join(self._events[: MOST // 2])
-            number = MOST // 2 - len(joined)
-            self._events[number : MOST // 2] = joined
-        self._first += number
-        del self._events[:number]
+            self._events[: MOST // 2] = _join(self._events[: MOST // 2])
 
     def _end_exchange(self, exchange: Exchange) -> None:
         """Continue behind an exchange. Calls whose outcome was known, such as those of a process that ended,
@@ -160,12 +170,12 @@ class LiveTurn:
                 loop.call_soon_threadsafe(arrived.set)
 
 
-def _join(events: list[tuple[Place, ServedEvent]]) -> list[tuple[Place, ServedEvent]]:
+def _join(events: list[Kept]) -> list[Kept]:
     """Join pieces of text that follow each other, under the id of the last one."""
-    joined: list[tuple[Place, ServedEvent]] = []
-    for place, one in events:
-        values = one.event.values
-        before = joined[-1][1].event.values if joined else None
+    joined: list[Kept] = []
+    for one in events:
+        values = one.event.event.values
+        before = joined[-1].event.event.values if joined else None
         if (
             isinstance(values, StreamDelta)
             and isinstance(before, StreamDelta)
@@ -176,9 +186,10 @@ def _join(events: list[tuple[Place, ServedEvent]]) -> list[tuple[Place, ServedEv
         elif isinstance(values, ReasoningText) and isinstance(before, ReasoningText):
             values = ReasoningText(before.text + values.text)
         else:
-            joined.append((place, one))
+            joined.append(one)
             continue
-        joined[-1] = place, served(place, one.turn, values, one.event.at)
+        whole = served(one.place, one.event.turn, values, one.event.event.at)
+        joined[-1] = one._replace(first=joined[-1].first, event=whole)
     return joined
 
 

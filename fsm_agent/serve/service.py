@@ -536,7 +536,7 @@ class SessionService:
                 for one in self._events_before(live, after):
                     yield one
                     after = Place.read(one.id) if isinstance(one.event.values, Voided) else after
-                number = live.number_from(max(after.recorded, live.begin))
+                number = live.number_before(max(after.recorded, live.begin))
             over = live.how is not None
             if (kept := live.read(number)) is None:
                 number = None

@@ -194,12 +194,14 @@ async def serve_until_a_signal(
         host = f"[{target.host}]" if ":" in target.host else target.host
         if not target.local and not target.certificate:
             print(f"fsm-agent serve: {INSECURE}", file=sys.stderr)
-        behind = f"  token {token}" if token else ""
-        print(f"fsm-agent serve: {scheme}://{host}:{port}{behind}", file=sys.stderr, flush=True)
+        url, behind = f"{scheme}://{host}:{port}", f"  token {token}" if token else ""
+        print(f"fsm-agent serve: {url}{behind}", file=sys.stderr, flush=True)
+        if token and only is None:
+            print(f"fsm-agent serve: its page is {url}/#token={token}", file=sys.stderr, flush=True)
 
     def leaving() -> None:
         print(
-            "fsm-agent serve: leaves; each turn stops after its next move, and another process continues it",
+            "fsm-agent serve: stopping; each turn stops after its next move, and another process continues it",
             file=sys.stderr,
             flush=True,
         )
@@ -219,6 +221,7 @@ class MaskedFormatter(OneLineFormatter):
 
 
 def log_to_stderr() -> None:
+    """Write warnings, and the audit lines, to standard error without secrets."""
     shown = logging.StreamHandler(sys.stderr)
     shown.setFormatter(MaskedFormatter())
     logging.basicConfig(handlers=[shown], level=logging.WARNING)

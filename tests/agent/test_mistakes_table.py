@@ -257,7 +257,7 @@ Agent("gpt-5")
     "a misspelt key of a server": (
         'agent(mcp={"shop": {"comand": "shop"}})',
         "unknown key mcp.servers.shop.comand; allowed: command, args, env, cwd, url, headers, "
-        "plain_http, roots, trust, approval, effect, timeout, include, exclude, tools, enabled",
+        "plain_http, oauth, roots, trust, approval, effect, timeout, include, exclude, tools, enabled",
     ),
     "an approval that a server does not have": (
         'agent(mcp={"shop": {"command": "shop", "approval": "maybe"}})',

@@ -174,7 +174,7 @@ def test_a_body_of_another_form_is_refused_in_one_line(page: Page, path: str, bo
 
 
 GETS = (
-    "/api/hello", "/api/turns", "/api/pending", "/api/compare", "/static/{at}", "/static/../x",
+    "/api/hello", "/api/turns", "/api/pending", "/api/insights", "/api/compare", "/static/{at}", "/static/../x",
     *(f"/api/turns/{{turn}}{rest}" for rest in ("", "/moves", "/lanes", "/time", "/tools", "/filter", "/find", "/seek", "/test", "/export", "/condition")),
     *(f"/api/turns/{{turn}}/at/{{at}}{rest}" for rest in ("", "/messages", "/messages/{at}", "/wire", "/choices")),
 )  # fmt: skip

@@ -30,6 +30,7 @@ from fsm_agent.fsm.table import Table
 from fsm_agent.fsm.verify import verify_table
 from fsm_agent.fsm.verify.reach import TimeLimit, all_limit_names
 from fsm_agent.fsm.verify.report import Report
+from fsm_agent.support.processes import bare_environment
 
 log = logging.getLogger(__name__)
 
@@ -376,7 +377,7 @@ def _git(folder: Path, *arguments: str) -> str:
     try:
         done = subprocess.run(  # noqa: S603  # the caller's git, fixed arguments
             ["git", "-C", folder, *arguments],  # noqa: S607
-            stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False,
+            stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False, env=bare_environment(),
         )  # fmt: skip
     except OSError:
         return ""

@@ -201,7 +201,7 @@ async def serve_until_a_signal(
 
     def leaving() -> None:
         print(
-            "fsm-agent serve: stopping; each turn stops after its next move, and another process continues it",
+            "fsm-agent serve: stopping; turns stop after their next move, and another process continues them",
             file=sys.stderr,
             flush=True,
         )

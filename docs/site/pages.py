@@ -4,8 +4,8 @@ The pages keep their places in the repository, so their links work in both. A li
 becomes one: a file of code with its lines, a folder with the names of its files. A diagram that would need a
 script from the network is drawn here."""
 
-# Build the site from the pages in place, and run every block. People read the pages both in the repository and
-# on the site, and an example that is not run becomes wrong. Zensical builds the site without a network and
+# Build the site from the pages in place, and run every block. People read them in the repository and on the
+# site, and an example that is not run becomes wrong. Zensical builds the site without a network and
 # fails on a broken link or anchor. Tests run every block: Python in one namespace, commands in a fresh home
 # against a server that plays all providers, files under their names. They compare the output, with `…` for
 # what may vary. A block that cannot run states the reason above itself. Settings and commands are committed

@@ -58,7 +58,7 @@ async def main(turns: int) -> None:
                 last[order.session] = order.turn
             queued = time.perf_counter() - began
             for number in range(SESSIONS):  # the last one of each session
-                await Follower(store, Quiet()).followed(last[f"s-{number}"])
+                await Follower(store, Quiet()).follow(last[f"s-{number}"])
             spent = time.perf_counter() - began
             print(f"{turns} turns of two tools in {SESSIONS} sessions, {SLOTS} slots: {spent:.1f} s")
             print(f"queued in {queued:.1f} s; {turns / spent:.1f} turns a second")

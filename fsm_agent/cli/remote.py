@@ -88,7 +88,7 @@ class Remote:
         self._live.status(f"queued as turn {order.turn}")
         try:
             with ctrl_c(interrupt):
-                result = await Follower(self._store, self._live).followed(order.turn)
+                result = await Follower(self._store, self._live).follow(order.turn)
             self._live.end(result)
         finally:
             await asyncio.gather(*withdrawing)

@@ -75,7 +75,9 @@ class ServedEvent(NamedTuple):
     took: float | None = None
 
 
-def served(place: Place, turn: str, values: EventValues, at: float, took: float | None = None) -> ServedEvent:
+def event_at(
+    place: Place, turn: str, values: EventValues, at: float, took: float | None = None
+) -> ServedEvent:
     """Return an event at a place."""
     return ServedEvent(str(place), turn, Event(NAMES.get(type(values), VOIDED), values, at, turn), took)
 
@@ -83,7 +85,7 @@ def served(place: Place, turn: str, values: EventValues, at: float, took: float 
 def void(place: Place, turn: str) -> ServedEvent:
     """Say that everything behind a place of the journal is void: its process has ended, and what
     the journal gets is sent again."""
-    return served(place, turn, Voided(str(place)), time.time())
+    return event_at(place, turn, Voided(str(place)), time.time())
 
 
 def recorded_events(
@@ -107,7 +109,7 @@ def recorded_events(
                 number += 1
                 here = Place(seq, ordinal, 0, number)
                 if here > after:
-                    yield served(here, info.id, values, effect.at, effect.seconds)
+                    yield event_at(here, info.id, values, effect.at, effect.seconds)
         if seq < info.seq:
             if until is not None and (seq + 1, 0) > until[:2]:
                 return
@@ -115,7 +117,7 @@ def recorded_events(
             here = Place(seq + 1)
             if here > after:
                 moved = Transition(info.id, step.source, step.event, step.dest, _counters(step.changes))
-                yield served(here, info.id, moved, time.time(), step.seconds)
+                yield event_at(here, info.id, moved, time.time(), step.seconds)
 
 
 def _counters(changes: list[tuple[str, int, int]]) -> dict[str, int]:
@@ -197,11 +199,11 @@ class Follower:
         self._store, self._listener, self._patient = store, listener or Silent(), patient
         self._turns = Turns(store.database)
 
-    async def followed(self, turn_id: str) -> TurnResult:
+    async def follow(self, turn_id: str) -> TurnResult:
         """Tell what happens to a turn until it has ended, and to those that it hands the conversation over
         to; the result. Raises ``TurnSuspended`` when it waits for an answer, ``ConfigError`` when it was
         taken back or cannot begin."""
-        await self.begun(turn_id)
+        await self.wait_for_start(turn_id)
         while True:
             async for one in self.events(turn_id, Place()):
                 self._tell(one)
@@ -212,7 +214,7 @@ class Follower:
             while not self._exists(turn_id):  # noqa: ASYNC110 - another process begins it
                 await asyncio.sleep(LOOK)
 
-    async def begun(self, turn_id: str) -> None:
+    async def wait_for_start(self, turn_id: str) -> None:
         """Wait until a queued turn has begun. Raises ``ConfigError`` for one that never will."""
         waited, problem = 0.0, ""
         while not self._exists(turn_id):

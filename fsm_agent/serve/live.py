@@ -18,7 +18,7 @@ from typing import Any, Literal, NamedTuple
 
 from fsm_agent.conversation.effects import RunTool, ToolOutcome
 from fsm_agent.conversation.handover import next_turn_id
-from fsm_agent.dispatch.follow import Place, ServedEvent, served
+from fsm_agent.dispatch.follow import Place, ServedEvent, event_at
 from fsm_agent.fsm.journal import Exchange
 from fsm_agent.fsm.pause_point import PausePoint
 from fsm_agent.runtime.events import (
@@ -123,7 +123,7 @@ class LiveTurn:
                 self._within += 1
                 place = self._place._replace(attempt=self._attempt, within=self._within)
             self._count += 1
-            told = served(place, self.id, event.values, event.at)
+            told = event_at(place, self.id, event.values, event.at)
             self._events.append(Kept(self._count, self._count, place, told))
             if len(self._events) > MOST:
                 self._drop()
@@ -188,7 +188,7 @@ def _join(events: list[Kept]) -> list[Kept]:
         else:
             joined.append(one)
             continue
-        whole = served(one.place, one.event.turn, values, one.event.event.at)
+        whole = event_at(one.place, one.event.turn, values, one.event.event.at)
         joined[-1] = one._replace(first=joined[-1].first, event=whole)
     return joined
 

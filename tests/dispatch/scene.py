@@ -91,7 +91,7 @@ async def attempted(
 async def told(store: Store, dispatcher: Any, words: str, session: str | None = None) -> TurnResult:
     """What comes of a message that is submitted and followed."""
     order = await submit(store, dispatcher, words, session)
-    return await Follower(store, Told()).followed(order.turn)
+    return await Follower(store, Told()).follow(order.turn)
 
 
 @asynccontextmanager

@@ -35,7 +35,7 @@ def test_a_turn_that_nobody_was_told_of_is_found_run_and_followed(tmp_path: Path
         async with served(store, agent_with(held)):
             order = await submit(store, InProcess(), "hi")
             assert len(repr(tuple(order))) < 300
-            return order, await Follower(store, told).followed(order.turn)
+            return order, await Follower(store, told).follow(order.turn)
 
     order, result = asyncio.run(main())
     assert (result.final_response, result.turn_id, result.completed) == ("after put x", order.turn, True)
@@ -59,7 +59,7 @@ def test_who_follows_a_turn_sees_how_long_its_tools_took(tmp_path: Path) -> None
     turn = agent.start("go")
     turn.run()
     view = ProgressView(Console(file=shown, width=120), verbose=True)
-    asyncio.run(Follower(Store(tmp_path), view).followed(turn.id))
+    asyncio.run(Follower(Store(tmp_path), view).follow(turn.id))
     view.stop()
     asked = (one for seq in range(len(turn.steps)) for one in agent.journal.effects(turn.id, seq))
     took = next(one.seconds for one in asked if one.kind == "RunTool")
@@ -85,7 +85,7 @@ def test_the_turns_of_a_session_follow_each_other_and_sessions_share_the_slots(t
             assert len(held.begun) == 2, "two slots"
             held.go.set()
             for order in orders:
-                await Follower(store, Told()).followed(order.turn)
+                await Follower(store, Told()).follow(order.turn)
             return orders
 
     orders = asyncio.run(main())
@@ -101,7 +101,7 @@ async def test_a_message_is_queued_once_and_an_ended_turn_is_not_run_again(tmp_p
     held.go.set()
     async with served(store, agent_with(held)) as dispatcher:
         order = await submit(store, dispatcher, "one", turn_id="t-1")
-        await Follower(store, Told()).followed(order.turn)
+        await Follower(store, Told()).follow(order.turn)
         again = Order(order.session, order.turn, DIGEST)
         assert await attempted(store, again, None, agent_with(held)) == "text_response"
         await queue(store, order.turn, order.session, DIGEST, {"user_message": "one"})
@@ -119,9 +119,9 @@ def test_a_turn_that_waits_is_taken_back_and_one_that_runs_is_interrupted(tmp_pa
             waits = await submit(store, dispatcher, "waits", runs.session)
             await cancel(store, dispatcher, waits.turn)
             with pytest.raises(ConfigError, match="taken back before it began"):
-                await Follower(store, Told()).followed(waits.turn)
+                await Follower(store, Told()).follow(waits.turn)
             await cancel(store, dispatcher, runs.turn)
-            result = await Follower(store, Told()).followed(runs.turn)
+            result = await Follower(store, Told()).follow(runs.turn)
             assert result.interrupted
             return runs, waits
 
@@ -142,7 +142,7 @@ def test_people_reach_a_turn_on_a_worker_through_the_controls(tmp_path: Path) ->
                 await control(store, order.turn, "steer", {"text": words})
                 await until_so(lambda: not store.database.select(untaken), "the control")
             held.go.set()
-            return await Follower(store, Told()).followed(order.turn)
+            return await Follower(store, Told()).follow(order.turn)
 
     result = asyncio.run(main())
     assert "and be brief" in str(result.messages)
@@ -158,12 +158,12 @@ def test_a_turn_that_waits_for_an_answer_goes_on_when_it_is_there(tmp_path: Path
         async with served(store, make) as dispatcher:
             order = await submit(store, dispatcher, "go")
             with pytest.raises(TurnSuspended) as waits:
-                await Follower(store, Told()).followed(order.turn)
+                await Follower(store, Told()).follow(order.turn)
             assert not held.begun
             asked = Agent(ScriptedModel([]), home=tmp_path, store=store)
             asked.answer(waits.value.pending[0].id, "once")
             await until_so(lambda: bool(held.begun), "the tool")
-            return await Follower(store, Told()).followed(order.turn)
+            return await Follower(store, Told()).follow(order.turn)
 
     assert asyncio.run(main()).final_response == "after put x"
     assert SUSPENDED != WITHDRAWN
@@ -181,10 +181,10 @@ def test_what_keeps_a_turn_from_running_is_said_to_whoever_waits(tmp_path: Path)
         async with served(store, make, tell=told.lines.append) as dispatcher:
             tries.append(ValueError("no model today"))
             order = await submit(store, dispatcher, "hi")
-            first = await Follower(store, told).followed(order.turn)
+            first = await Follower(store, told).follow(order.turn)
             empty = await submit(store, dispatcher, " ")
             with pytest.raises(ConfigError, match="cannot begin: the message is empty"):
-                await Follower(store, told).followed(empty.turn)
+                await Follower(store, told).follow(empty.turn)
             return first
 
     assert asyncio.run(main()).final_response == "here I am"
@@ -197,7 +197,7 @@ async def test_a_turn_of_another_table_is_left_alone_and_that_is_said(tmp_path: 
     async with served(store, says("never"), tell=lines.append):
         await queue(store, "t-1", "s-1", "0123456789abcdef", {"user_message": "hi"})
         await until_so(lambda: bool(lines), "a line")
-        following = asyncio.create_task(Follower(store, told, patient=0).followed("t-1"))
+        following = asyncio.create_task(Follower(store, told, patient=0).follow("t-1"))
         await until_so(lambda: bool(told.lines), "a line")
         following.cancel()
     assert told.lines == ["queued; it waits for a worker with table 0123456789abcdef"]

@@ -285,17 +285,17 @@ def test_what_people_do_reaches_turns_through_temporal(
         await cancel(store, dispatcher, waits.turn)
         assert await dispatcher.waiting(runs.session) == [runs]
         with pytest.raises(ConfigError, match="taken back before it began"):
-            await follower.followed(waits.turn)
+            await follower.follow(waits.turn)
         await until_so(lambda: puts() == ["runs"], "the tool")
         await dispatcher.cancel(runs)  # the second way, without the controls of the store
-        assert (await follower.followed(runs.turn)).interrupted
+        assert (await follower.follow(runs.turn)).interrupted
 
         # A worker has to find this turn: it is queued without a signal.
         await queue(store, "t-found", "s-found", DIGEST, {"user_message": "found"})
         await until_so(lambda: "found" in puts(), "the tool")
         crew.append(WorkerProcess(tmp_path, home, *options(server, slots=1), slow=0.0).serves())
         assert await asyncio.to_thread(crew.pop(0).leave) == 0
-        assert (await follower.followed("t-found")).final_response == "answer to found"
+        assert (await follower.follow("t-found")).final_response == "answer to found"
 
     try:
         asyncio.run(main())

@@ -11,7 +11,7 @@ pytest.importorskip("ag_ui")
 
 from ag_ui.core import BaseEvent, ResumeEntry, UserMessage
 
-from fsm_agent.dispatch.follow import Place, ServedEvent, served
+from fsm_agent.dispatch.follow import Place, ServedEvent, event_at
 from fsm_agent.runtime.events import (
     EventValues,
     InterimText,
@@ -35,7 +35,7 @@ CALL = ("c1", "look", {"key": "a"})
 
 
 def at(place: str, values: EventValues, turn: str = "t-1") -> ServedEvent:
-    return served(Place.read(place), turn, values, 0.0)
+    return event_at(Place.read(place), turn, values, 0.0)
 
 
 def moved(seq: int, source: str, dest: str, turn: str = "t-1", **counters: int) -> ServedEvent:

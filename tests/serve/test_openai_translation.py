@@ -14,7 +14,7 @@ from pydantic import TypeAdapter
 from fsm_agent import Agent
 from fsm_agent.composition.model_caller import FROM_THE_START
 from fsm_agent.conversation.result import ExitReason, TurnResult
-from fsm_agent.dispatch.follow import Place, ServedEvent, served
+from fsm_agent.dispatch.follow import Place, ServedEvent, event_at
 from fsm_agent.runtime.events import (
     EventValues,
     InterimText,
@@ -35,7 +35,7 @@ TYPED = {"type": "json_schema", "name": "x", "schema": {"type": "object"}}
 
 def at(place: str, values: EventValues, turn: str = TURN) -> ServedEvent:
     hop, _, rest = place.rpartition(":")
-    one = served(Place.read(rest), turn, values, 0.0)
+    one = event_at(Place.read(rest), turn, values, 0.0)
     return one._replace(id=place) if hop else one
 
 

@@ -319,6 +319,8 @@ class Approvals:
             await self.remember(question, stored, session)
             return stored
         later = None if waiting is None else waiting.put_off(question, self._workdir)
+        if later is not None and interrupted.is_set():
+            return Approval(False, "interrupted", interrupted=True)
         if not self._callbacks.has("approval"):
             return later or self._refuse_unasked(request.name, question.why)
         turnstile = self._turnstiles.setdefault(asyncio.get_running_loop(), asyncio.Lock())

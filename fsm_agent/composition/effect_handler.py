@@ -81,7 +81,7 @@ from fsm_agent.support.redaction import mask
 from fsm_agent.support.threads import in_daemon_thread
 from fsm_agent.tools import RunContext
 from fsm_agent.tools.result import answer_result
-from fsm_agent.tools.runner import NOWHERE
+from fsm_agent.tools.runner import NOWHERE, UNKNOWN_EFFECT
 from fsm_agent.toolsets.agent import ToolContext, bridged
 from fsm_agent_states.logic.calls import PROGRAMMATIC
 from fsm_agent_states.turn import TurnState
@@ -93,6 +93,7 @@ FROM_A_FILE = (
     " call that does more than read here needs approval"
 )
 NO_PROGRAM_WAITS = "its result comes later, and a program cannot wait for that. Do not call it again."
+INTERRUPTED_WHILE_WAITING = f"The user interrupted before the result came. {UNKNOWN_EFFECT}"
 DENIED = "denied: {why}. Do not try the same thing in other words; ask the user or continue without."
 
 
@@ -412,6 +413,8 @@ class EffectHandler:
             if item.settled(services.clock.now()):
                 return await self._awaited_result(request, item)
             if item.kind != "question":  # a question is asked again
+                if services.signals.event().is_set():
+                    return ToolOutcome(request.call_id, "unknown", INTERRUPTED_WHILE_WAITING)
                 return NotYet(item.kind, item.call, item.tool, item.asked, item.choices, digest, item.due)
         if services.settings.tool.delay:
             await services.clock.sleep(services.settings.tool.delay)

@@ -241,8 +241,9 @@ class Follower:
             await asyncio.sleep(LOOK)
 
     def refuse_if_suspended(self, info: TurnInfo) -> None:
-        """Raise ``TurnSuspended`` when no process runs the turn, and something has no answer."""
-        if info.owner is not None:
+        """Raise ``TurnSuspended`` when no process runs the turn, and something has no answer. One that was
+        interrupted is resumed for that."""
+        if info.owner is not None or self._is_withdrawn(info.id):
             return
         waits = PendingItems(lambda: self._store.database, self._store.now).of_turn(info.id)
         if waits and not all(one.settled(self._store.now()) for one in waits):
@@ -250,6 +251,10 @@ class Follower:
 
     def _exists(self, turn_id: str) -> bool:
         return bool(self._store.database.select("SELECT 1 FROM turns WHERE id = ?", turn_id))
+
+    def _is_withdrawn(self, turn_id: str) -> bool:
+        queued = found(self._store, turn_id)
+        return queued is not None and queued.withdrawn is not None
 
     def _tell(self, one: ServedEvent) -> None:
         match one.event.values:

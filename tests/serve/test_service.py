@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from fsm_agent import Agent, tool
+from fsm_agent import Agent, ResultLater, tool
 from fsm_agent.conversation.effects import ModelRequest
 from fsm_agent.conversation.messages import ModelReply, Usage
 from fsm_agent.dispatch.follow import Place, ServedEvent
@@ -208,6 +208,24 @@ async def test_an_approval_suspends_the_turn_and_its_answer_continues_it(
     assert [one.event.values.result for one in got if isinstance(one.event.values, ToolComplete)] == [
         "paid 7"
     ]
+
+
+@pytest.mark.parametrize("later", [False, True], ids=["an approval", "a result"])
+async def test_an_interrupt_ends_a_suspended_turn(later: bool, serving: MakeService, caller: Caller) -> None:
+    @tool(approval="never" if later else "ask")
+    def pay(invoice: int) -> str:
+        """Pay an invoice."""
+        raise ResultLater("the bank is asked")
+
+    async with serving(tools(call("pay", {"invoice": 7}, "c1")), tools=[pay]) as service:
+        turn = await service.start(caller, "pay 7")
+        with pytest.raises(TurnSuspended):
+            await service.result(caller, turn)
+        await service.interrupt(caller, turn)
+        result = await service.result(caller, turn)
+        assert result.turn_exit_reason == "interrupted_in_tools"
+        assert service.about(caller, turn)["status"] == "ended"
+        assert service.pending(caller) == []
 
 
 async def test_a_turn_is_forked_into_a_session_of_its_own(serving: MakeService, caller: Caller) -> None:

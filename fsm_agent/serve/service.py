@@ -84,7 +84,7 @@ class Unauthorized(ServiceError):
 
 
 class Forbidden(ServiceError):
-    """The key has not the scope."""
+    """The key lacks the scope."""
 
     status, code = 403, "forbidden"
 
@@ -136,7 +136,7 @@ class Caller:
         """Raise ``Forbidden`` without this scope."""
         implied = {"read": {"run", "admin"}}.get(scope, {"admin"})
         if not self.scopes & {scope, *implied}:
-            raise Forbidden(f"this key has not the scope {scope}")
+            raise Forbidden(f"this key lacks the scope {scope}")
 
 
 class SessionService:
@@ -227,7 +227,7 @@ class SessionService:
         values."""
         caller.need("run")
         if self.leaving:
-            raise Leaving("this server is leaving")
+            raise Leaving("this server is stopping")
         content = _read_content(content)
         if turn_id and _NAME.fullmatch(turn_id) is None:
             raise BadRequest(f"no id of a turn: {turn_id[:40]!r}")
@@ -579,7 +579,7 @@ class SessionService:
         if live is not None and live.how in (None, "ended"):
             return live.how is not None
         if self.leaving:
-            raise Leaving("this server is leaving; another one continues the turn")
+            raise Leaving("this server is stopping; another one continues the turn")
         if not self._exists(turn_id):
             if not follows:
                 try:

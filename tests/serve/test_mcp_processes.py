@@ -271,7 +271,7 @@ async def test_a_key_does_what_its_scopes_allow_in_its_own_sessions(place: Place
             ):
                 waits = await made.call_tool("pay", {"invoice": 7})
                 assert waits.is_error
-                assert "this key has not the scope approve" in words(waits)
+                assert "this key lacks the scope approve" in words(waits)
                 assert not person.asked
                 told = await made.call_tool("ask", {"message": "Hello.", "session": "the-one"})
                 if name == "Bob":

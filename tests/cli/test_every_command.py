@@ -75,7 +75,7 @@ COMMANDS: dict[str, tuple[tuple[str, ...], int, str]] = {
 }
 """Arguments that name nothing that there is, the exit code in an empty home, and words that are printed."""
 NO_SESSIONS = {
-    "worker", "acp", "mcp serve", "mcp login", "mcp logout", "serve start", "verify", "simulate", "examples", "diagram show", "diagram diff", "sessions import",
+    "worker", "acp", "mcp serve", "mcp login", "mcp logout", "serve start", "serve keys add", "verify", "simulate", "examples", "diagram show", "diagram diff", "sessions import",
     "config show", "config list", "config get", "config set", "config unset", "config path", "models show", "models list", "models forget",
 }  # fmt: skip
 """These read no sessions before they say what is wrong, or at all."""

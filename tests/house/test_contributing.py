@@ -58,7 +58,7 @@ def copy(tmp_path: Path) -> Path:
     for name in COPIED:
         source = ROOT / name
         if source.is_dir():  # with the compiled files beside the sources
-            shutil.copytree(source, tmp_path / name, ignore=shutil.ignore_patterns("pictures", "peers"))
+            shutil.copytree(source, tmp_path / name, ignore=shutil.ignore_patterns("pictures"))
         else:
             shutil.copy2(source, tmp_path / name)
     return tmp_path
@@ -140,8 +140,8 @@ def test_what_fails_before_an_exercise_is_done(copy: Path) -> None:
 
 
 pytestmark = pytest.mark.slow
-NEEDS_A_MODEL, NEEDS_MORE = "--model openai", ("acp", "debug", "diagram diff", "worker")
-"""Commands that need a key, an editor, a browser, a repository with a history, or a custom program."""
+NEEDS_A_MODEL, NEEDS_MORE = "--model openai", ("acp", "debug", "diagram diff", "serve", "worker")
+"""Commands that need a key, an editor, a browser, an extra, a repository with a history, or a custom program."""
 
 
 def commands() -> list[str]:

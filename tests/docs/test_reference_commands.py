@@ -39,6 +39,7 @@ NOT_HERE = {
     "serve": "so does this: tests/serve",
     "mcp": "it serves a client, or logs in at a server: tests/serve, tests/toolsets",
     "diagram --live": "it serves a page: tests/browser",
+    "--breaks": "it needs a turn that breaks a property: tests/backtest/test_shrinking.py",
     "chat": "it talks with a person: tests/cli",
     "simulate": "tests/cli/test_simulate.py",
 }
@@ -145,7 +146,8 @@ def test_the_commands_of_the_page_run(
     monkeypatch.setattr("sys.stdin", io.StringIO("what do these lines do?"))
     run = 0
     for where, words in shown_commands():
-        if not where.startswith(f"{page}:") or {words[0], " ".join(words[:2])} & NOT_HERE.keys():
+        names = {words[0], " ".join(words[:2]), *(word for word in words if word.startswith("--"))}
+        if not where.startswith(f"{page}:") or names & NOT_HERE.keys():
             continue
         words = [place.get(word, word) for word in words]
         words += [f"of-{Path(page).stem}"] * (words == ["examples"])  # here they are already

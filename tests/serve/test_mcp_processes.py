@@ -100,7 +100,7 @@ async def client(place: Place, transport: str, **options: Any) -> AsyncIterator[
     if transport == "stdio":
         first, *rest = place.command()
         parameters = StdioServerParameters(command=first, args=rest, env=place.env, cwd=place.folder)
-        async with Client(stdio_client(parameters), **options) as made:
+        async with Client(stdio_client(parameters, errlog=sys.__stderr__), **options) as made:
             yield made
         return
     with place.http() as (_, url, token):

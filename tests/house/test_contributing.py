@@ -18,7 +18,7 @@ from tests.helpers.processes import environment, ran
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
-COPIED = ("fsm_agent", "states", "tests", "examples", "diagrams", "docs", "pyproject.toml", "README.md", "CONTRIBUTING.md")  # fmt: skip
+COPIED = ("benchmarks", "fsm_agent", "states", "tests", "examples", "diagrams", "docs", "pyproject.toml", "README.md", "CONTRIBUTING.md")  # fmt: skip
 EXERCISES = {
     part.partition("\n")[0]: re.findall(r"^```diff\n(.*?)^```$", part, re.MULTILINE | re.DOTALL)
     for part in PAGE.partition("## Five exercises")[2].split("\n### ")[1:]

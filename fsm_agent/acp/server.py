@@ -33,7 +33,7 @@ from fsm_agent.agent import Agent
 from fsm_agent.conversation.result import TurnResult
 from fsm_agent.errors import ConfigError, FsmAgentError, TurnSuspended
 from fsm_agent.sessions.store import store_for
-from fsm_agent.support.processes import own_streams
+from fsm_agent.support.processes import connect_own_streams
 from fsm_agent.support.texts import clean, one_line
 from fsm_agent.support.version import __version__
 
@@ -287,21 +287,16 @@ def serve_stdio(host: EditorHost) -> int:
 
 
 async def _serve(host: EditorHost) -> int:
-    loop, (reading, writing) = asyncio.get_running_loop(), own_streams()
-    reader = asyncio.StreamReader(limit=DEFAULT_STDIO_BUFFER_LIMIT_BYTES)
     server = EditorServer(host)
     try:
-        await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), reading)
-        transport, protocol = await loop.connect_write_pipe(
-            lambda: asyncio.StreamReaderProtocol(asyncio.StreamReader()), writing
-        )
+        reader, writer = await connect_own_streams(DEFAULT_STDIO_BUFFER_LIMIT_BYTES)
     except ValueError:
         raise ConfigError(
             "standard input and output lead to no editor", None, "an editor that starts this command"
         ) from None
     try:
         methods = cast(Any, server)  # those that it has not are answered as not found
-        await run_agent(methods, asyncio.StreamWriter(transport, protocol, None, loop), reader)
+        await run_agent(methods, writer, reader)
     except AttributeError:  # what the library says of JSON that is no object
         raise ConfigError(
             "what came on standard input is not the Agent Client Protocol", None, "an editor"

@@ -60,8 +60,6 @@ def serve(
     """
     target = ServeTarget(host, port, app, False, insecure, tls_cert, tls_key, (), 256)
     target.check()
-    if app is not None and (given.model or given.tools):
-        raise ConfigError("--app says which agent there is", app, "no --model and no --tool")
     try:
         import fsm_agent.serve.server  # noqa: F401 - it needs the extra
         from fsm_agent.serve.mcp import routes

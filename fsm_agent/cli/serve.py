@@ -115,8 +115,6 @@ def start(
     """
     target = ServeTarget(host, port, app, workers, insecure, tls_cert, tls_key, cors, most_turns)
     target.check()
-    if app is not None and (given.model or given.tools):
-        raise ConfigError("--app says which agent there is", app, "no --model and no --tool")
     try:
         import fsm_agent.serve.server  # noqa: F401 - it needs the extra
     except ImportError as error:
@@ -146,7 +144,10 @@ def keys_of(target: ServeTarget, store: Store) -> tuple[KeyRing, str]:
 
 
 def agents_of(given: CliOptions, app: str | None) -> tuple[Callable[..., Any], Store]:
-    """What makes the agent of a turn, and the store of all of them."""
+    """What makes the agent of a turn, and the store of all of them. Raises ``ConfigError`` where two things
+    say which agent there is."""
+    if app is not None and (given.model or given.tools):
+        raise ConfigError("--app says which agent there is", app, "no --model and no --tool")
     given = replace(given, sets=[SUSPENDS, *given.sets])
     if app is not None:
         settings = settings_for(given.home, given.sets)

@@ -16,7 +16,7 @@ from fsm_agent.errors import ConfigError
 from fsm_agent.serve.mcp import AgentServer
 from fsm_agent.serve.service import SessionService
 from fsm_agent.serve.web import MOST_BODY
-from fsm_agent.support.processes import own_streams, send
+from fsm_agent.support.processes import connect_own_streams, send
 
 _CHUNK = 65_536
 TOO_LONG = f"a message has at most {MOST_BODY:,} bytes"
@@ -73,18 +73,12 @@ def _refusal(code: int, message: str) -> JSONRPCError:
 async def serve_stdio(service: SessionService, tools: Mapping[str, ToolSpec]) -> None:
     """Serve one client until it closes its end. Turns that run then stop after their next move, and the next
     server of this home continues them. Raises ``ConfigError`` when there is no client at the other end."""
-    loop, (reading, writing) = asyncio.get_running_loop(), own_streams()
-    reader = asyncio.StreamReader()
     try:
-        await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), reading)
-        transport, protocol = await loop.connect_write_pipe(
-            lambda: asyncio.StreamReaderProtocol(asyncio.StreamReader()), writing
-        )
+        reader, writer = await connect_own_streams()
     except ValueError:
         raise ConfigError(
             "standard input and output lead to no client", None, "an MCP client that starts this command"
         ) from None
-    writer = asyncio.StreamWriter(transport, protocol, None, loop)
     to_server, incoming = anyio.create_memory_object_stream[Incoming](0)
     outgoing, from_server = anyio.create_memory_object_stream[SessionMessage](0)
     async with service:

@@ -41,6 +41,18 @@ def own_streams() -> tuple[FileIO, BufferedWriter]:
     return os.fdopen(reading, "rb", 0), os.fdopen(writing, "wb")
 
 
+async def connect_own_streams(limit: int = 2**16) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    """Return ``own_streams`` as streams of the running loop; ``limit``: bytes of a line. Raises
+    ``ValueError`` where they are no pipes or sockets."""
+    loop, (reading, writing) = asyncio.get_running_loop(), own_streams()
+    reader = asyncio.StreamReader(limit=limit)
+    await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), reading)
+    transport, protocol = await loop.connect_write_pipe(
+        lambda: asyncio.StreamReaderProtocol(asyncio.StreamReader()), writing
+    )
+    return reader, asyncio.StreamWriter(transport, protocol, None, loop)
+
+
 async def send(pipe: asyncio.StreamWriter, data: bytes) -> None:
     """Write ``data`` and wait until there is room for more. Raises ``ConnectionError`` when the other end
     is gone, on any event loop: uvloop raises a different error for a closed pipe."""

@@ -68,7 +68,7 @@ def test_two_workers_of_one_home_run_what_others_queue(cli: Cli, tmp_path: Path)
         until(taken, "the tool")
         crew.append(WorkerProcess(tmp_path, home, slow=0.0).serves())
         crew[0].kill()
-        result = asyncio.run(Follower(store, Quiet()).followed(order.turn))
+        result = asyncio.run(Follower(store, Quiet()).follow(order.turn))
         assert result.completed
         assert len(lines(tmp_path, "puts")) == 3, "a call with an unknown outcome is not repeated"
     finally:

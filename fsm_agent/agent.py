@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, Self, overload
 
@@ -226,7 +226,7 @@ class Agent(Generic[Deps, Out]):
 
     async def stream_text(
         self, user_message: Content, *, output_type: Any = None, **more: Unpack[TurnArguments[Deps]]
-    ) -> AsyncIterator[str]:
+    ) -> AsyncGenerator[str]:
         """Run one turn and yield its text in pieces as they arrive, including that of the agents that it
         hands the conversation over to and text beside tool calls. An answer that no provider streamed, such
         as the explanation of a limit, is one piece. Leaving the loop early stops the turn at that point.

@@ -155,7 +155,7 @@ def test_other_turns_than_the_table_says_are_a_bug(tmp_path: Path) -> None:
         ([order.Order([])], "Run began other turns; given: Order; allowed: Small"),
         ([Small([])] * 3, "Run began too many turns; given: 3; allowed: 2 (most)"),
     ):
-        result = outer(tmp_path, lambda turn, begun=begun: begun).start(Small([])).run()  # type: ignore[misc]
+        result = outer(tmp_path, lambda turn, begun=begun: begun).start(Small([])).run()
         assert (result.exit, result.turn.bug) == ("bug", f"ConfigError: {says}")
 
 

@@ -43,7 +43,7 @@ from fsm_agent.sessions.store.rewind import Position
 from fsm_agent.sessions.store.rows import first_user_words
 from fsm_agent.sessions.turn import DurableTurn, DurableTurns, Enter, EnterBehind, TurnEnding
 from fsm_agent.settings.model import Settings
-from fsm_agent.support.home import home_of
+from fsm_agent.support.files import home_of
 
 T = TypeVar("T", bound=BaseTurn)
 OTHERS = ("history", "rows", "meter", "session_id", "parent_session_id", "supplied_history")

@@ -29,7 +29,7 @@ from fsm_agent.sessions.store.health import health
 from fsm_agent.settings.errors import about_unknown
 from fsm_agent.settings.model import Settings, unknown_variables
 from fsm_agent.support.clock import SystemClock
-from fsm_agent.support.home import home_of, workdir_of
+from fsm_agent.support.files import home_of, workdir_of
 from fsm_agent.support.installation import installed_extensions
 from fsm_agent.support.redaction import mask
 from fsm_agent.support.threads import LOOP, in_a_loop

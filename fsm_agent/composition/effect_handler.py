@@ -83,7 +83,7 @@ from fsm_agent.tools import RunContext
 from fsm_agent.tools.result import answer_result
 from fsm_agent.tools.runner import NOWHERE, UNKNOWN_EFFECT
 from fsm_agent.toolsets.agent import ToolContext, bridged
-from fsm_agent_states.logic.calls import PROGRAMMATIC
+from fsm_agent_states.logic.running import PROGRAMMATIC
 from fsm_agent_states.turn import TurnState
 
 Ended = ToolOutcome | ProgramAsks | NotYet

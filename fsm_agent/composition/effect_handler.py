@@ -64,6 +64,7 @@ from fsm_agent.fsm.pause_point import PausePoint
 from fsm_agent.fsm.pipeline import Layer, Perform, Pipeline
 from fsm_agent.output import NOT_TAKEN, OutputType
 from fsm_agent.providers.choose import GUESSES
+from fsm_agent.request import NotYet
 from fsm_agent.runtime.authority import Admission
 from fsm_agent.runtime.budget import IterationBudget, SpentBudget, tree_budget
 from fsm_agent.runtime.events import (
@@ -73,7 +74,6 @@ from fsm_agent.runtime.events import (
     ToolStart,
     Transition,
 )
-from fsm_agent.runtime.ports import NotYet
 from fsm_agent.sessions.session import Session
 from fsm_agent.sessions.store.fence import NO_TURN, Fence
 from fsm_agent.sessions.store.pending import Pending, PendingItems

@@ -25,6 +25,7 @@ from fsm_agent.features.ground import RESULTS
 from fsm_agent.features.handoffs import AgentTool, transfer_tools
 from fsm_agent.features.memory import MemoryRecall
 from fsm_agent.features.points import asks_of
+from fsm_agent.fsm.pause_point import TurnInbox
 from fsm_agent.memory.files import Notes
 from fsm_agent.options import DEFAULT, ENTRY, FILE_SERVERS, AgentOptions, by_task
 from fsm_agent.providers.catalog import LearnedFacts
@@ -35,7 +36,6 @@ from fsm_agent.providers.failover import Backend, Backends, fallback_backends, m
 from fsm_agent.runtime.callbacks import Callbacks
 from fsm_agent.runtime.events import ToolProgress
 from fsm_agent.runtime.ports import Clock, ModelPort
-from fsm_agent.runtime.turn_inbox import TurnInbox
 from fsm_agent.sessions.checkpoints import FOLDER as CHECKPOINTS
 from fsm_agent.sessions.store import Store, store_for
 from fsm_agent.sessions.store.kept_values import KeptValues

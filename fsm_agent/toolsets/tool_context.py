@@ -15,8 +15,9 @@ from pydantic import Field
 
 from fsm_agent.conversation.effects import RunTool, ToolOutcome, ToolSpec
 from fsm_agent.conversation.handover import TRANSFER
+from fsm_agent.request import NotYet
 from fsm_agent.runtime.budget import IterationBudget
-from fsm_agent.runtime.ports import Clock, NotYet
+from fsm_agent.runtime.ports import Clock
 from fsm_agent.sessions.session import Session
 from fsm_agent.tools import Tool, ToolFailure, ToolRunner, tool
 from fsm_agent.tools.decorator import ToolSource

@@ -19,8 +19,7 @@ from fsm_agent.conversation.effects import (
     Transform,
     Transformed,
 )
-from fsm_agent.conversation.history import unanswered_calls
-from fsm_agent.conversation.messages import Message
+from fsm_agent.conversation.messages import Message, unanswered_calls
 from fsm_agent.conversation.parts import text_only
 from fsm_agent.conversation.result import ExitReason as E
 from fsm_agent.conversation.result import Outcome

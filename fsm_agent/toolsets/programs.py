@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from fsm_agent.conversation.effects import AnswerProgram, ProgramAsks, RunTool, ToolOutcome
-from fsm_agent.runtime.ports import NotYet
+from fsm_agent.request import NotYet
 
 GONE = (
     "Unknown outcome: the process ended while this program waited for a tool, and the program with it. The"

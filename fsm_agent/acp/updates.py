@@ -34,8 +34,7 @@ from fsm_agent.acp.content import (
     result_of_call,
     title_of,
 )
-from fsm_agent.approvals.question import Question
-from fsm_agent.approvals.visible import visible
+from fsm_agent.approvals.question import Question, visible
 from fsm_agent.conversation.effects import AskApproval
 from fsm_agent.conversation.result import TurnResult, words_of_model
 from fsm_agent.support.texts import clean

@@ -53,7 +53,7 @@ from fsm_agent.toolsets import toolsets as tools_of
 from fsm_agent.toolsets.agent import AGENT_LEVEL, AGENT_TOOLSETS, BEGIN_TURNS, AgentTools, agent_tools
 from fsm_agent.toolsets.agent.child import ChildAgent
 from fsm_agent.toolsets.agent.dispatch import bridge_tools
-from fsm_agent.toolsets.programs import Programs
+from fsm_agent.toolsets.code import Programs
 from fsm_agent.toolsets.sandbox.place import ASIDE
 
 DUMPS = "dumps"

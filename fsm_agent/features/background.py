@@ -15,7 +15,7 @@ from fsm_agent.sessions.session import Session
 from fsm_agent.settings.model import Settings
 from fsm_agent.tools import ToolFailure
 from fsm_agent.toolsets.agent import Background, ChildTask
-from fsm_agent.toolsets.agent.review import REVIEW, TITLE, review_of, title_of
+from fsm_agent.toolsets.agent.background import REVIEW, TITLE, review_of, title_of
 
 
 class BackgroundTasks(Extension):

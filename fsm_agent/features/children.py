@@ -17,8 +17,8 @@ from fsm_agent.support.texts import one_line
 from fsm_agent.tools import Tool, as_tool
 from fsm_agent.tools.decorator import ToolSource
 from fsm_agent.toolsets.agent import ChildTask
+from fsm_agent.toolsets.agent.background import REVIEW, TOOLSETS
 from fsm_agent.toolsets.agent.child import ChildAgent, ChildFactory
-from fsm_agent.toolsets.agent.review import REVIEW, TOOLSETS
 
 WITHHELD_TOOLSETS = frozenset({"memory", "learn", "clarify", "code"})
 WITHHELD = frozenset(

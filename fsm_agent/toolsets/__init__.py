@@ -31,11 +31,21 @@ from fsm_agent.memory.files import Notes
 from fsm_agent.settings.model import Memory, SandboxSettings, Web
 from fsm_agent.support.home import home_of
 from fsm_agent.tools import Tool
-from fsm_agent.toolsets.core import core, files
-from fsm_agent.toolsets.memory import memory_tools
+from fsm_agent.toolsets.memory import memory_tools, skill_tools, skill_writing_tools
 from fsm_agent.toolsets.sandbox import CommandPlace, aside_of, usable_sandbox
-from fsm_agent.toolsets.skills import skill_tools, skill_writing_tools
 from fsm_agent.toolsets.terminal import job_tools, terminal_tools
+
+if TYPE_CHECKING:
+    from fsm_agent.toolsets.sandbox.aside import Aside
+from collections.abc import Sequence
+from contextlib import nullcontext
+from typing import TYPE_CHECKING
+
+from fsm_agent.toolsets.edit import edit_tools
+from fsm_agent.toolsets.files import Seen, file_tools
+from fsm_agent.toolsets.sandbox import LOCAL
+from fsm_agent.toolsets.search import search_tools
+from fsm_agent.toolsets.small import small_tools
 
 if TYPE_CHECKING:
     from fsm_agent.toolsets.sandbox.aside import Aside
@@ -146,3 +156,33 @@ def toolsets(
         for one in TOOLSETS[name](place):
             found.setdefault(one.spec.name, one)
     return tuple(found.values())
+
+
+# ----------------------------------------------------------------------------------------------------
+# The toolsets of a general agent: read files, change them, run commands, tell the time, calculate.
+
+
+def files(
+    root: Path, results: Path | None = None, protected: Sequence[Path] = (), aside: Aside | None = None
+) -> tuple[Tool, ...]:
+    """Tools to read, search and change files, confined to ``root`` by ``confine.resolve``; ``read_file``
+    also reads saved ``results``, and nothing is written into ``protected`` folders. ``aside`` is notified
+    of writes."""
+    seen, writing = Seen(), nullcontext if aside is None else aside.writing
+    edits = edit_tools(root, seen, protected, writing)
+    return (*file_tools(root, results, seen), *search_tools(root), *edits)
+
+
+def core(
+    root: Path,
+    results: Path | None = None,
+    protected: Sequence[Path] = (),
+    place: CommandPlace = LOCAL,
+    aside: Aside | None = None,
+) -> tuple[Tool, ...]:
+    """Return ``files``, the terminal (which runs commands in ``place``), the time and a calculator."""
+    return (
+        *files(root, results, protected, aside),
+        *terminal_tools(root, place, aside),
+        *small_tools(),
+    )

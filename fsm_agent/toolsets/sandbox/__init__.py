@@ -29,7 +29,7 @@ def sandbox_of(rules: SandboxSettings, base: Path, secret: Path | None = None) -
     boundary = Boundary(rules, base, secret)
     if rules.backend == "local":
         return LOCAL
-    from fsm_agent.toolsets.sandbox.backends import Bubblewrap, Container
+    from fsm_agent.toolsets.sandbox.place import Bubblewrap, Container
 
     return Bubblewrap(boundary) if rules.backend == "bubblewrap" else Container(rules.backend, boundary)
 

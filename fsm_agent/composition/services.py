@@ -50,7 +50,7 @@ from fsm_agent.toolsets import TOOLSETS as ALL_TOOLSETS
 from fsm_agent.toolsets import toolsets as tools_of
 from fsm_agent.toolsets.agent import AGENT_LEVEL, AGENT_TOOLSETS, BEGIN_TURNS, AgentTools, agent_tools
 from fsm_agent.toolsets.agent.child import ChildAgent
-from fsm_agent.toolsets.programs import Programs
+from fsm_agent.toolsets.code import Programs
 from fsm_agent.toolsets.sandbox import ASIDE
 from fsm_agent.toolsets.tool_context import bridge_tools
 

@@ -202,6 +202,7 @@ class App:
     takes_order: bool
     store: Store
     suspends: bool = False
+    keeps: bool = False
     expect: Callable[[str], object] = str
 
     @classmethod
@@ -212,10 +213,12 @@ class App:
         store: Store,
         *,
         suspends: bool = False,
+        keeps: bool = False,
         expect: Callable[[str], object] = str,
     ) -> App:
         """The app of what ``name`` is. ``suspends``: a question without an answer suspends the turn, whatever
-        the agent's settings say. ``expect`` is called with the id of each turn before it runs. Raises
+        the agent's settings say. ``keeps``: its agents are used as they are, and it closes them itself.
+        ``expect`` is called with the id of each turn before it runs. Raises
         ``ConfigError`` for what is no factory."""
         if isinstance(factory, Agent):
             raise ConfigError("--app is an agent, and each turn needs one of its own", name, SHAPE)
@@ -231,7 +234,7 @@ class App:
             required = []
         if len(required) > 1:
             raise ConfigError("--app wants more than the order", name, SHAPE)
-        app = cls(factory, bool(required), store, suspends, expect)
+        app = cls(factory, bool(required), store, suspends, keeps, expect)
         if not required:  # what is wrong with it is said before anything is served
             app._make_agent(None)
         return app
@@ -241,6 +244,8 @@ class App:
         tools. Raises ``ConfigError``."""
         self.expect(order.turn)
         agent, deps = self._make_agent(order)
+        if self.keeps:
+            return agent, deps
         there: AgentOptions = {
             **agent.options,
             "session_id": order.session,
@@ -276,7 +281,8 @@ TOLD_EVERY = 60.0
 
 class Worker:
     """Runs turns of one store with one app. ``sweep``: seconds between two sweeps for unannounced turns that
-    were queued at least ``age`` seconds ago. ``tell`` receives lines for the operator."""
+    were queued at least ``age`` seconds ago; ``None`` for no sweeps. ``tell`` receives lines for the
+    operator."""
 
     def __init__(
         self,
@@ -284,7 +290,7 @@ class Worker:
         app: App,
         dispatcher: Dispatcher,
         *,
-        sweep: float,
+        sweep: float | None,
         age: float = 0.0,
         tell: Callable[[str], None] = lambda line: None,
     ) -> None:
@@ -336,6 +342,8 @@ class Worker:
     # Agents that are not needed any more, once what they do in the background has ended
 
     def _release(self, agent: Agent[Any, Any]) -> None:
+        if self._app.keeps:
+            return
         task = asyncio.create_task(self._wait_for_background(agent))
         self._releasing.add(task)
         task.add_done_callback(self._releasing.discard)
@@ -354,7 +362,7 @@ class Worker:
     # Turns that no dispatcher knows
 
     async def _sweep_on(self, stop: asyncio.Event) -> None:
-        while not stop.is_set():
+        while self._sweep is not None and not stop.is_set():
             try:
                 await self._look()
             except FsmAgentError as error:

@@ -66,7 +66,7 @@ from fsm_agent.serve.doors import Door
 from fsm_agent.serve.mcp_replay import RecentMessages
 from fsm_agent.serve.service import (
     LASTING,
-    SCOPES,
+    LOCAL,
     BadRequest,
     Caller,
     Forbidden,
@@ -79,8 +79,6 @@ from fsm_agent.support.texts import one_line, shorten
 from fsm_agent.support.version import __version__
 
 PATH = "/mcp"
-LOCAL = Caller("local", "the starter of this server", frozenset(SCOPES))
-"""Who talks over standard input and output."""
 ASK = "ask"
 TASKS = "2025-11-25"
 """The version of the protocol that has tasks in its core."""

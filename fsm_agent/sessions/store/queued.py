@@ -40,6 +40,9 @@ ASKED = frozenset((
 ))  # fmt: skip
 """Fields that a queued message may set: it grants nothing, whatever the source of the row. ``trace``: the
 span that it was queued in. ``output_schema``: the ``name`` and ``schema`` of the answer's ``JsonSchema``."""
+ATTENDED = ""
+"""The digest of a turn that is offered to no worker: a person is at the process that queued it, and resumes
+what it leaves."""
 _COLUMNS = "id, session, digest, request, request_crc, at, begun, withdrawn, problem"
 
 
@@ -146,10 +149,11 @@ def to_be_run(store: Store, before: float) -> list[QueuedTurn]:
     begun, interrupted, or suspended for something that has arrived."""
     columns = ", ".join(f"q.{one}" for one in _COLUMNS.split(", "))
     rows = store.database.select(
-        f"SELECT {columns}, t.owner FROM queued q LEFT JOIN turns t ON t.id = q.id WHERE q.at < ? AND"  # noqa: S608 - ours
+        f"SELECT {columns}, t.owner FROM queued q LEFT JOIN turns t ON t.id = q.id"  # noqa: S608 - ours
+        " WHERE q.at < ? AND q.digest != ? AND"
         " CASE WHEN t.id IS NULL THEN q.withdrawn IS NULL ELSE t.ended IS NULL END ORDER BY q.at, q.number",
-        before,
-    )
+        before, ATTENDED,
+    )  # fmt: skip
     items = PendingItems(lambda: store.database, store.now)
     return [
         queued

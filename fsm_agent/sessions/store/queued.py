@@ -14,7 +14,6 @@ from fsm_agent.conversation.handover import next_turn_id
 from fsm_agent.errors import ConfigError, OwnershipLost
 from fsm_agent.sessions.store.database import Job, SqlConnection, must
 from fsm_agent.sessions.store.journal.read import TurnInfo, Turns
-from fsm_agent.sessions.store.names import speaker_of
 from fsm_agent.sessions.store.pending import PendingItems
 from fsm_agent.sessions.store.rows import compaction_chain, json_with_checksum, loads
 from fsm_agent.sessions.store.store import Store
@@ -194,8 +193,7 @@ def _is_over(store: Store, last: TurnInfo) -> bool:
     taken this one back, does not wait for the turn of the other agent."""
     if last.exit != "handed_over":
         return last.ended is not None
-    newest = speaker_of(store, store.newest(last.session).id)
-    return newest is None or newest.turn.id != last.id
+    return Turns(store.database).newest(store.newest(last.session).id) != last.id
 
 
 async def forget_ended(store: Store) -> None:

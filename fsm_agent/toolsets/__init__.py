@@ -41,6 +41,7 @@ from collections.abc import Sequence
 from contextlib import nullcontext
 from typing import TYPE_CHECKING
 
+from fsm_agent.toolsets.code import code_tools
 from fsm_agent.toolsets.edit import edit_tools
 from fsm_agent.toolsets.files import Seen, file_tools
 from fsm_agent.toolsets.sandbox import LOCAL
@@ -88,18 +89,12 @@ def _web(settings: Web) -> tuple[Tool, ...]:
     return web_tools(settings)
 
 
-def _code(place: CommandPlace) -> tuple[Tool, ...]:
-    from fsm_agent.toolsets.code import code_tools
-
-    return code_tools(place)
-
-
 TOOLSETS: dict[str, Callable[[ToolsetPlace], tuple[Tool, ...]]] = {
     "core": lambda place: core(place.root, place.results, place.protected, place.commands(), place.aside),
     "files": lambda place: files(place.root, place.results, place.protected, place.aside),
     "terminal": lambda place: _terminal(place.root, place.commands(), place.aside),
     "web": lambda place: _web(place.web),
-    "code": lambda place: _code(place.commands()),
+    "code": lambda place: code_tools(place.commands()),
     "memory": lambda place: memory_tools(place.notes or Notes.at(place.at_home(), Memory())),
     "skills": lambda place: skill_tools(place.at_home(), place.root),
     "learn": lambda place: skill_writing_tools(place.at_home()),

@@ -26,19 +26,9 @@ _HOMES = {
 }
 
 __all__ = [
-    "Bound",
-    "Check",
-    "Fault",
-    "Figure",
-    "Proof",
-    "Report",
-    "Search",
-    "bounds",
-    "examine",
-    "prove",
-    "search",
-    "verify_table",
-]
+    "Bound", "Check", "Fault", "Figure", "Proof", "Report", "Search", "bounds", "examine", "prove",
+    "search", "verify_table",
+]  # fmt: skip
 
 
 def __getattr__(name: str) -> Any:

@@ -54,11 +54,10 @@ from fsm_agent.conversation.effects import (
     Wait,
 )
 from fsm_agent.conversation.parts import text_only
-from fsm_agent.extension import Extension, Part
+from fsm_agent.extension import Extension, Part, PointRequests
 from fsm_agent.features.answers import Answers
 from fsm_agent.features.callbacks import publish_progress
 from fsm_agent.features.ground import RESULTS, save
-from fsm_agent.features.points import PointRequests
 from fsm_agent.fsm.journal import Step
 from fsm_agent.fsm.pause_point import PausePoint
 from fsm_agent.fsm.pipeline import Layer, Perform, Pipeline

@@ -17,7 +17,7 @@ from fsm_agent.output import NOTHING
 from fsm_agent.providers.choose import Choice
 from fsm_agent.runtime.budget import RequestCap
 from fsm_agent.runtime.callbacks import Callbacks
-from fsm_agent.runtime.deadline import Finish, Stopwatch, wait_with_deadline
+from fsm_agent.runtime.clock import Finish, Stopwatch, wait_with_deadline
 from fsm_agent.runtime.events import TURN, Named, PartialOutput, StatusText, Thinking
 from fsm_agent.runtime.ports import ModelPort
 from fsm_agent.runtime.stream_accumulator import PartialObjects, StreamAccumulator

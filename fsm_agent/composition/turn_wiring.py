@@ -7,8 +7,14 @@ from dataclasses import asdict, replace
 from typing import Any
 
 from fsm_agent.conversation.effects import Opened
-from fsm_agent.conversation.handover import HandoffStep
-from fsm_agent.conversation.result import ExitReason, Outcome, TurnResult, TurnUsage, VisitedState
+from fsm_agent.conversation.result import (
+    ExitReason,
+    HandoffStep,
+    Outcome,
+    TurnResult,
+    TurnUsage,
+    VisitedState,
+)
 from fsm_agent.conversation.wire.copy import WireCopy
 from fsm_agent.errors import ConfigError, StoreError
 from fsm_agent.features.answers import Answers

@@ -29,7 +29,6 @@ from fsm_agent.composition.turn_wiring import (
     share_wire,
 )
 from fsm_agent.conversation.effects import AskExtension, CloseTurn, Compacted, OpenTurn, Runtime
-from fsm_agent.conversation.handover import HandoffStep
 from fsm_agent.conversation.history import read_history
 from fsm_agent.conversation.messages import Message
 from fsm_agent.conversation.parts import (
@@ -44,7 +43,7 @@ from fsm_agent.conversation.parts import (
     text_of_file,
     text_only,
 )
-from fsm_agent.conversation.result import TurnResult
+from fsm_agent.conversation.result import HandoffStep, TurnResult
 from fsm_agent.conversation.wire.form import View, obstacle
 from fsm_agent.errors import ConfigError, SessionBusy, StoreError
 from fsm_agent.extension import Extension, close_all, prompts_in
@@ -52,7 +51,7 @@ from fsm_agent.features.answers import output_type_again, output_type_of
 from fsm_agent.features.built_in import limit_features
 from fsm_agent.fsm.journal import Step
 from fsm_agent.fsm.pause_point import PausePoint
-from fsm_agent.memory.files import recall_files
+from fsm_agent.memory import recall_files
 from fsm_agent.options import AgentOptions, has_built_in_tools, refuse_other_limits
 from fsm_agent.output import OutputType
 from fsm_agent.prompt import Recalled, Sources, prompt_of

@@ -9,7 +9,7 @@ from typing import Any
 from fsm_agent.conversation.effects import FINAL
 from fsm_agent.conversation.thinking import ThinkScrubber
 from fsm_agent.runtime.callbacks import Callbacks
-from fsm_agent.runtime.deadline import Stopwatch
+from fsm_agent.runtime.clock import Stopwatch
 from fsm_agent.runtime.events import (
     CallBegun,
     EventValues,

@@ -28,7 +28,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fsm_agent.errors import ConfigError
-from fsm_agent.memory.files import Notes
+from fsm_agent.memory import Notes
 from fsm_agent.settings.model import Memory, SandboxSettings, Web
 from fsm_agent.support.files import home_of
 from fsm_agent.tools import Tool

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from fsm_agent.memory.files import EntryRefused, Held, MemoryFile, Notes, Operation
+from fsm_agent.memory import EntryRefused, Held, MemoryFile, Notes, Operation
 from fsm_agent.tools import Tool, ToolFailure, tool
 from fsm_agent.toolsets.tool_context import turn_here
 

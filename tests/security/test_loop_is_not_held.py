@@ -20,7 +20,7 @@ from fsm_agent.approvals.rules import Grant, Grants
 from fsm_agent.approvals.service import Approvals
 from fsm_agent.approvals.shell import MAX_COMMAND
 from fsm_agent.conversation.arguments import parse
-from fsm_agent.conversation.compaction.summary import summary_prompt
+from fsm_agent.conversation.compaction import summary_prompt
 from fsm_agent.conversation.effects import AskApproval, RunTool, ToolOutcome
 from fsm_agent.conversation.messages import Message, ToolCall
 from fsm_agent.conversation.parts import ImagePart, kind_of

@@ -17,7 +17,7 @@ from fsm_agent.errors import ConfigError
 from fsm_agent.settings.model import PartSettings, Web
 from fsm_agent.support.untrusted import wrap_untrusted
 from fsm_agent.tools import Tool, ToolFailure, tool
-from fsm_agent.toolsets.agent.delegate import LONGEST, Delegation
+from fsm_agent.toolsets.agent.child import LONGEST, Delegation
 from fsm_agent.toolsets.fetch import Fetcher
 from fsm_agent.toolsets.files import plain_errors, regular_file, still_inside
 from fsm_agent.toolsets.tool_context import here

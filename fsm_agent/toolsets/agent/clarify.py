@@ -9,7 +9,7 @@ from pydantic import Field
 
 from fsm_agent.approvals.service import user_of_machine
 from fsm_agent.runtime.callbacks import Callbacks
-from fsm_agent.runtime.deadline import Stopwatch, wait_with_deadline
+from fsm_agent.runtime.clock import Stopwatch, wait_with_deadline
 from fsm_agent.runtime.events import ClarifyAsked
 from fsm_agent.runtime.ports import Clock
 from fsm_agent.sessions.store import Store

@@ -19,7 +19,6 @@ from fsm_agent.conversation.result import HandoffStep, TurnResult, next_turn_id
 from fsm_agent.errors import ConfigError, TurnFailed
 from fsm_agent.features.handoffs import OtherAgents, agent_tool, found_handoff, speaker_after, speaker_of
 from fsm_agent.options import AgentArguments, AgentOptions, Deps, TurnArguments, options_of
-from fsm_agent.output import JsonSchema
 from fsm_agent.runtime.events import StreamDelta
 from fsm_agent.runtime.ports import ModelPort
 from fsm_agent.sessions.store import Claim, Store
@@ -314,6 +313,8 @@ class Agent(Generic[Deps, Out]):
 
         asked = {name: value for name, value in request.items() if name in ASKED}
         if (schema := asked.pop("output_schema", None)) is not None:
+            from fsm_agent.output import JsonSchema
+
             asked["output_type"] = JsonSchema(schema["schema"], schema["name"])
         return self.speaker()._turns.start(**asked, deps=deps, turn_id=turn_id, begins=begins)
 

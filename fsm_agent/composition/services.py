@@ -17,13 +17,10 @@ from fsm_agent.conversation.result import NAME
 from fsm_agent.conversation.wire.options import check_options
 from fsm_agent.errors import ConfigError, near
 from fsm_agent.extension import asks_of, extensions_of, tools_in
-from fsm_agent.features.answers import output_type_of
-from fsm_agent.features.built_in import features_of
-from fsm_agent.features.checkpoints import FileCheckpoints
+from fsm_agent.features.built_in import FileCheckpoints, features_of, memory_of, output_type_of
 from fsm_agent.features.children import ChildAgentFactory, background_of
 from fsm_agent.features.ground import RESULTS
 from fsm_agent.features.handoffs import AgentTool, transfer_tools
-from fsm_agent.features.memory import MemoryRecall
 from fsm_agent.fsm.pause_point import TurnInbox
 from fsm_agent.memory import Notes
 from fsm_agent.options import DEFAULT, ENTRY, FILE_SERVERS, AgentOptions, by_task
@@ -97,10 +94,10 @@ class Services:
         self.child_factory = ChildAgentFactory(self)
         self.background = background_of(self)
         self.programs, self.notes = Programs(), Notes.at(self.home, settings.memory)
-        self.recall, self.files = MemoryRecall(self), FileCheckpoints(self)
+        self.recall, self.files = memory_of(self), FileCheckpoints(self)
         self.extensions = extensions_of(options["extensions"], settings.extensions, KeptValues(self.store))
         self.agent_tools, self.tools = _tools(self)
-        self.features = features_of(self, (self.recall, self.files))
+        self.features = features_of(self)
         self.asks, self.output = asks_of(self.features), output_type_of(options["output_type"], settings)
         names = [*self.agent_tools.names, *self.tools.lasting_names]
         unusable = check_options(self.backends.runtimes(), settings.request, names)
@@ -189,7 +186,10 @@ def _tools(made: Services) -> tuple[AgentTools, ToolRunner]:
     known = sorted((*ALL_TOOLSETS, *AGENT_TOOLSETS, FILE_SERVERS, DEFAULT))
     if unknown := [name for name in named_groups if name not in known]:
         raise ConfigError("unknown toolset", unknown[0], near(unknown[0], known))
-    own = [as_tool(one) for one in (*(options["tools"] or ()), *made.recall.tools())]
+    own = [
+        as_tool(one)
+        for one in (*(options["tools"] or ()), *(() if made.recall is None else made.recall.tools()))
+    ]
     own += tools_in(made.extensions, {one.spec.name for one in own})
     names = {one.spec.name for one in own}
     groups = [name for name in named_groups if name in ALL_TOOLSETS]

@@ -2,14 +2,7 @@
 
 Nothing is truncated or masked, because what is approved runs unchanged. A terminal, an editor's console and
 the user's programs show ``Question.rows``; a web page lays out the parts itself. All texts are escaped
-by ``visible``, so ``original`` restores what runs."""
-
-# A question displays exactly one call. Deleting what could steer a terminal also deleted commands. The
-# display is reversible instead: escapes for every character that steers, hides, or looks like a blank; `\x5c`
-# only for a backslash that would read as an escape; foreign text only behind a gutter, so it cannot imitate
-# the question. Nothing is cut or masked. Runs of 40 or more blanks, newlines, or invisible characters are
-# counted. Right-to-left letters become escapes where a screen would reorder them. A pattern that does not
-# match this tool, or cannot be stored, is not offered. Not covered: look-alike letters.
+(``visible``), so that ``original`` restores what runs."""
 
 from __future__ import annotations
 
@@ -25,6 +18,31 @@ from fsm_agent.approvals.rules import Pattern
 from fsm_agent.conversation.effects import AskApproval, RunTool
 from fsm_agent.errors import ConfigError
 from fsm_agent.support.redaction import Exact
+
+# ----------------------------------------------------------------------------------------------------
+# Text made visible, so that what a person reads means exactly one text, and ``original`` gives that
+# text back.
+#
+# =============================  =========================================================================
+# shown                          means
+# =============================  =========================================================================
+# ``\x1b`` ``\u202e`` …          the character with this number: one that steers, hides or looks like a blank,
+#                                or a letter that a screen would move to another place
+# ``\x20⟨5,000 times⟩``          that character 5,000 times in a row
+# ``↵`` and a new line           a new line
+# ``⇥`` and three blanks         a tab
+# anything else                  itself; a backslash that would be read as an escape is shown as ``\x5c``
+# =============================  =========================================================================
+#
+# Nothing is ever left out: the person who decides whether something may run has to see all of it.
+#
+# A question displays exactly one call. Deleting what could steer a terminal also deleted commands. The
+# display is reversible instead: escapes for every character that steers, hides, or looks like a blank; `\x5c`
+# only for a backslash that would read as an escape; foreign text only behind a gutter, so it cannot imitate
+# the question. Nothing is cut or masked. Runs of 40 or more blanks, newlines, or invisible characters are
+# counted. Right-to-left letters become escapes where a screen would reorder them. A pattern that does not
+# match this tool, or cannot be stored, is not offered. Not covered: look-alike letters.
+
 
 NEWLINE, TAB = "↵", "⇥"
 MANY = 40
@@ -248,6 +266,10 @@ def broken(line: str, room: int) -> Iterator[str]:
 
 def _columns(piece: str) -> int:
     return len(piece) if piece.isascii() else sum(1 if char.isascii() else 2 for char in piece)
+
+
+# ----------------------------------------------------------------------------------------------------
+# The question, and its answers.
 
 
 LONGER = '"session", "always" or "never"'

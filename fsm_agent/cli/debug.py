@@ -27,7 +27,7 @@ from fsm_agent.debug.core.pending_request import manual_workflow
 from fsm_agent.debug.dap import LaunchOptions, serve_port, serve_stdio
 from fsm_agent.errors import ConfigError
 from fsm_agent.fsm.table import Table
-from fsm_agent.support.home import home_of
+from fsm_agent.support.files import home_of
 from fsm_agent.support.installation import install_command
 from fsm_agent.support.redaction import environment_keys
 from fsm_agent.workflow import Workflow

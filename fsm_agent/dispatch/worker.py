@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from fsm_agent.agent import Agent
-from fsm_agent.conversation.handover import next_turn_id
+from fsm_agent.conversation.result import next_turn_id
 from fsm_agent.dispatch.dispatcher import DIGEST, Dispatcher, HandOver, Order, TurnLink
 from fsm_agent.errors import ConfigError, FsmAgentError, OwnershipLost, SessionBusy, StoreError
 from fsm_agent.options import AgentOptions

@@ -261,18 +261,10 @@ class SdkPort(ABC):
 
     async def _send(self, client: Any, request: ModelRequest) -> Any:
         """Open the response of a request through the SDK's low-level door; its body is not read yet."""
-        import httpx2
-
         kind = "text/event-stream" if request.stream else "application/json"
         fixed = {"Content-Type": "application/json", "Accept": kind}
-        headers = {**TRACE_HEADERS.get(), **self._key_headers(), **fixed}
-        return await client.post(
-            self.path,
-            content=request.body,
-            cast_to=httpx2.Response,
-            stream=True,
-            options={"headers": headers, "params": self._query, "max_retries": 0},
-        )
+        headers = {**self._key_headers(), **fixed}
+        return await client.post_content(self.path, request.body, headers, self._query)
 
     async def call(self, request: ModelRequest, sink: StreamSink) -> ModelReply | Failure:
         """Send one request and report its deltas. Raises only ``CancelledError``, with the connection
@@ -367,6 +359,12 @@ class SdkPort(ABC):
         return within_limits(self._parse_body(body, sink))
 
 
+@functools.cache
+def omitted(sdk: Any) -> Any:
+    """The value of a header that an SDK must not send: one object, by which a head is known again."""
+    return sdk.Omit()
+
+
 def http_client(headers: Mapping[str, str]) -> Any:
     """An HTTP client of the connections that all of this process share. It follows no redirect, keeps no
     cookie, and reads no more of a response than ``reply_limits`` say. ``headers`` go out with every
@@ -376,7 +374,8 @@ def http_client(headers: Mapping[str, str]) -> Any:
     from fsm_agent.providers.transport import ENCODINGS, AioClient, BoundedBody
 
     async def added(request: Any) -> None:
-        request.headers.update(headers)
+        if more := {**TRACE_HEADERS.get(), **headers}:
+            request.headers.update(more)
 
     async def bounded(response: Any) -> None:
         """A hook for responses whose bodies are not read yet."""

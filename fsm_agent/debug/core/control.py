@@ -35,8 +35,8 @@ from fsm_agent.errors import ConfigError
 from fsm_agent.fsm.journal import Exchange, Step
 from fsm_agent.fsm.pause_point import PausePoint
 from fsm_agent.fsm.pipeline import Perform
+from fsm_agent.request import NotYet
 from fsm_agent.runtime.events import Entered, Stopped, Stream
-from fsm_agent.runtime.ports import NotYet
 
 MOST_NUMBERS = 900_000
 """Numbers of questions begin anywhere below, and differently for each debugger: an answer that comes late, to

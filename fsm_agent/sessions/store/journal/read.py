@@ -12,10 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from fsm_agent.conversation.effects import IN_DOUBT
-from fsm_agent.conversation.handover import AGENT_NAME
-from fsm_agent.conversation.history import unanswered_calls
-from fsm_agent.conversation.messages import Message
+from fsm_agent.conversation.messages import AGENT_NAME, IN_DOUBT, Message, unanswered_calls
 from fsm_agent.errors import ConfigError
 from fsm_agent.fsm.journal import Step, apply_deltas
 from fsm_agent.sessions.store.database import Database, SqlConnection

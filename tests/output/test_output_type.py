@@ -22,11 +22,11 @@ from pydantic import BaseModel, Field, TypeAdapter, field_validator
 from typing_extensions import TypedDict
 
 from fsm_agent import RunContext
-from fsm_agent.conversation.effects import OutputSpec
+from fsm_agent.composition.model_caller import PartialObjects
+from fsm_agent.conversation.effects import NOTHING, OutputSpec
 from fsm_agent.errors import ConfigError
 from fsm_agent.options import TurnArguments
-from fsm_agent.output import NOTHING, JsonSchema, OutputType
-from fsm_agent.runtime.stream_accumulator import PartialObjects
+from fsm_agent.output import JsonSchema, OutputType
 from fsm_agent.tools import ToolFailure
 
 

@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from fsm_agent.support.clock import Backoff, Kind
+from fsm_agent.runtime.clock import Backoff, Kind
 
 
 class Highest(random.Random):

@@ -593,7 +593,7 @@ def test_a_process_imports_little_for_tools_and_ends_although_one_is_wedged() ->
 import asyncio, sys, time
 import fsm_agent.tools, fsm_agent.toolsets
 heavy = {"openai", "anthropic", "typer", "rich", "tenacity", "transitions"} & set(sys.modules)
-from fsm_agent.support.clock import SystemClock
+from fsm_agent.runtime.clock import SystemClock
 from fsm_agent.conversation.effects import RunTool
 wedged = fsm_agent.tools.tool(name="wedged")(lambda: time.sleep(600))
 runner = fsm_agent.tools.ToolRunner([wedged], clock=SystemClock(), poll=0.02)

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from fsm_agent.conversation.handover import next_turn_id
+from fsm_agent.conversation.result import next_turn_id
 from fsm_agent.errors import ConfigError, OwnershipLost
 from fsm_agent.sessions.store.database import Job, SqlConnection, must
 from fsm_agent.sessions.store.journal.read import TurnInfo, Turns

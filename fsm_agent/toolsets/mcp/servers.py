@@ -25,7 +25,7 @@ from fsm_agent.errors import ConfigError
 from fsm_agent.providers.credentials import hide_from_children
 from fsm_agent.request import Effect
 from fsm_agent.runtime.callbacks import Callbacks
-from fsm_agent.runtime.deadline import Stopwatch, wait_with_deadline
+from fsm_agent.runtime.clock import Stopwatch, wait_with_deadline
 from fsm_agent.runtime.ports import Clock
 from fsm_agent.settings.model import Mcp, Settings
 from fsm_agent.support.installation import install_command

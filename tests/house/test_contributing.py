@@ -19,6 +19,8 @@ from tests.helpers.processes import environment, ran
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
 COPIED = ("benchmarks", "fsm_agent", "states", "tests", "examples", "diagrams", "docs", "pyproject.toml", "README.md", "CONTRIBUTING.md")  # fmt: skip
+UNWANTED = shutil.ignore_patterns("pictures", "*.pyc.*")
+"""``*.pyc.*``: a compiled file that another process is writing."""
 EXERCISES = {
     part.partition("\n")[0]: re.findall(r"^```diff\n(.*?)^```$", part, re.MULTILINE | re.DOTALL)
     for part in PAGE.partition("## Five exercises")[2].split("\n### ")[1:]
@@ -58,7 +60,7 @@ def copy(tmp_path: Path) -> Path:
     for name in COPIED:
         source = ROOT / name
         if source.is_dir():  # with the compiled files beside the sources
-            shutil.copytree(source, tmp_path / name, ignore=shutil.ignore_patterns("pictures"))
+            shutil.copytree(source, tmp_path / name, ignore=UNWANTED)
         else:
             shutil.copy2(source, tmp_path / name)
     return tmp_path
@@ -159,7 +161,9 @@ def test_the_commands_of_the_readme_work_in_a_fresh_clone(tmp_path: Path) -> Non
     clone, home = tmp_path / "clone", tmp_path / "home"
     home.mkdir()
     shutil.copytree(
-        ROOT, clone, ignore=shutil.ignore_patterns(".git", ".venv", ".*_cache", ".supply", "__pycache__")
+        ROOT,
+        clone,
+        ignore=shutil.ignore_patterns(".git", ".venv", ".*_cache", ".supply", ".peers", "__pycache__"),
     )
     environment = clean_environment(home)
     first = shell(commands()[0], clone, environment)

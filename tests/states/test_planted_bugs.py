@@ -105,7 +105,8 @@ def is_green(folder: str) -> bool:
 def _copied() -> Iterator[Path]:
     with tempfile.TemporaryDirectory() as place:
         for name in ("states", "examples", "tests"):
-            shutil.copytree(ROOT / name, Path(place, name))  # with the compiled files beside the sources
+            # with the compiled files beside the sources, but for those that another process is writing
+            shutil.copytree(ROOT / name, Path(place, name), ignore=shutil.ignore_patterns("*.pyc.*"))
         shutil.copy(ROOT / "pyproject.toml", place)
         yield Path(place)
 

@@ -334,7 +334,7 @@ def test_what_the_courier_promises() -> None:
 def test_a_counter_that_is_given_back_pays_for_nothing() -> None:
     """Resetting it in the row that leads back makes the number of moves larger than the limit."""
     often = at_most("Drives again within the limit.", "tries", rung("drive again"))
-    since = replace(often, says="The same between two repackings.", since=enters("Pack"))
+    since = at_most("The same between two repackings.", "tries", rung("drive again"), since=enters("Pack"))
     table = replace(courier(), properties=(often, since))
     assert [one.verdict for one in judge(table)] == ["proved", "proved"]
     given_back = changed(table, "Drive.broken/1", resets=("tries",))

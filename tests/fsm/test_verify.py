@@ -410,7 +410,7 @@ def test_a_guard_outside_the_language_is_refused() -> None:
         def holds(self, turn: object) -> bool:
             return True
 
-        def atoms(self) -> Iterator[object]:  # type: ignore[override]
+        def atoms(self) -> Iterator[object]:
             return iter(())
 
         def __invert__(self) -> Guard:

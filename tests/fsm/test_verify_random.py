@@ -12,10 +12,10 @@ from math import floor
 
 import pytest
 
+from fsm_agent.fsm.proof import Proof
 from fsm_agent.fsm.table import Counter, Guard, Rung, Table, all_of, any_of, end, left, lines_of, on
 from fsm_agent.fsm.verify import bounds, examine, search
 from fsm_agent.fsm.verify.cover import row_scripts
-from fsm_agent.fsm.verify.proof import Proof
 from fsm_agent.fsm.verify.reach import limit_names
 from fsm_agent.fsm.verify.worst_case import Flow, FlowWalk, visits
 from tests.helpers.sample import at_least, sampled_seeds

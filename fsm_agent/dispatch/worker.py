@@ -190,6 +190,7 @@ class App:
     takes_order: bool
     store: Store
     suspends: bool = False
+    keeps: bool = False
     expect: Callable[[str], object] = str
 
     @classmethod
@@ -200,10 +201,12 @@ class App:
         store: Store,
         *,
         suspends: bool = False,
+        keeps: bool = False,
         expect: Callable[[str], object] = str,
     ) -> App:
         """The app of what ``name`` is. ``suspends``: a question without an answer suspends the turn, whatever
-        the agent's settings say. ``expect`` is called with the id of each turn before it runs. Raises
+        the agent's settings say. ``keeps``: its agents are used as they are, and it closes them itself.
+        ``expect`` is called with the id of each turn before it runs. Raises
         ``ConfigError`` for what is no factory."""
         if isinstance(factory, Agent):
             raise ConfigError("--app is an agent, and each turn needs one of its own", name, SHAPE)
@@ -219,7 +222,7 @@ class App:
             required = []
         if len(required) > 1:
             raise ConfigError("--app wants more than the order", name, SHAPE)
-        app = cls(factory, bool(required), store, suspends, expect)
+        app = cls(factory, bool(required), store, suspends, keeps, expect)
         if not required:  # what is wrong with it is said before anything is served
             app._make_agent(None)
         return app
@@ -229,6 +232,8 @@ class App:
         tools. Raises ``ConfigError``."""
         self.expect(order.turn)
         agent, deps = self._make_agent(order)
+        if self.keeps:
+            return agent, deps
         own, asks = agent.options, agent.settings.approval
         source, suspends = _source(own["source"]), self.suspends or asks.unanswered == "suspend"
         if (agent.store, source, suspends) == (self.store, own["source"], asks.unanswered == "suspend"):
@@ -269,7 +274,8 @@ TOLD_EVERY = 60.0
 
 class Worker:
     """Runs turns of one store with one app. ``sweep``: seconds between two sweeps for unannounced turns that
-    were queued at least ``age`` seconds ago. ``tell`` receives lines for the operator."""
+    were queued at least ``age`` seconds ago; ``None`` for no sweeps. ``tell`` receives lines for the
+    operator."""
 
     def __init__(
         self,
@@ -277,7 +283,7 @@ class Worker:
         app: App,
         dispatcher: Dispatcher,
         *,
-        sweep: float,
+        sweep: float | None,
         age: float = 0.0,
         tell: Callable[[str], None] = lambda line: None,
     ) -> None:
@@ -329,6 +335,8 @@ class Worker:
     # Agents that are not needed any more, once what they do in the background has ended
 
     def _release(self, agent: Agent[Any, Any]) -> None:
+        if self._app.keeps:
+            return
         task = asyncio.create_task(self._wait_for_background(agent))
         self._releasing.add(task)
         task.add_done_callback(self._releasing.discard)
@@ -347,7 +355,7 @@ class Worker:
     # Turns that no dispatcher knows
 
     async def _sweep_on(self, stop: asyncio.Event) -> None:
-        while not stop.is_set():
+        while self._sweep is not None and not stop.is_set():
             try:
                 await self._look()
             except FsmAgentError as error:

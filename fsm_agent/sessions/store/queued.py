@@ -14,7 +14,6 @@ from fsm_agent.conversation.handover import next_turn_id
 from fsm_agent.errors import ConfigError, OwnershipLost
 from fsm_agent.sessions.store.database import Job, SqlConnection, must
 from fsm_agent.sessions.store.journal.read import TurnInfo, Turns
-from fsm_agent.sessions.store.names import speaker_of
 from fsm_agent.sessions.store.pending import PendingItems
 from fsm_agent.sessions.store.rows import compaction_chain, json_with_checksum, loads
 from fsm_agent.sessions.store.store import Store
@@ -43,6 +42,9 @@ ASKED = frozenset((
 ))  # fmt: skip
 """Fields that a queued message may set: it grants nothing, whatever the source of the row. ``trace``: the
 span that it was queued in. ``output_schema``: the ``name`` and ``schema`` of the answer's ``JsonSchema``."""
+ATTENDED = ""
+"""The digest of a turn that is offered to no worker: a person is at the process that queued it, and resumes
+what it leaves."""
 _COLUMNS = "id, session, digest, request, request_crc, at, begun, withdrawn, problem"
 
 
@@ -151,10 +153,10 @@ def to_be_run(store: Store, before: float) -> list[QueuedTurn]:
     columns = ", ".join(f"q.{one}" for one in _COLUMNS.split(", "))
     rows = store.database.select(
         f"SELECT {columns}, t.owner, t.exit FROM queued q LEFT JOIN turns t ON t.id = q.id"  # noqa: S608 - ours
-        " WHERE q.at < ? AND CASE WHEN t.id IS NULL THEN q.withdrawn IS NULL"
+        " WHERE q.at < ? AND q.digest != ? AND CASE WHEN t.id IS NULL THEN q.withdrawn IS NULL"
         " ELSE t.ended IS NULL OR t.exit = 'handed_over' END ORDER BY q.at, q.number",
-        before,
-    )
+        before, ATTENDED,
+    )  # fmt: skip
     items = PendingItems(lambda: store.database, store.now)
 
     def is_left(queued: QueuedTurn, owner: str | None, ended_by: str | None) -> bool:
@@ -191,8 +193,7 @@ def _is_over(store: Store, last: TurnInfo) -> bool:
     taken this one back, does not wait for the turn of the other agent."""
     if last.exit != "handed_over":
         return last.ended is not None
-    newest = speaker_of(store, store.newest(last.session).id)
-    return newest is None or newest.turn.id != last.id
+    return Turns(store.database).newest(store.newest(last.session).id) != last.id
 
 
 async def forget_ended(store: Store) -> None:

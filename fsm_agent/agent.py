@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, Generic, Self, overload
+from typing import TYPE_CHECKING, Any, Generic, Self, cast, overload
 
 from typing_extensions import TypeForm, TypeVar, Unpack
 
@@ -35,6 +35,7 @@ from fsm_agent.toolsets.agent import Background
 
 if TYPE_CHECKING:
     from fsm_agent.sessions.store.undo import Undone
+    from fsm_agent.toolsets.mcp.servers import McpServers
 
 Out = TypeVar("Out", default=str)
 Other = TypeVar("Other")
@@ -458,6 +459,11 @@ class Agent(Generic[Deps, Out]):
         ``ConfigError``."""
         known = self.options if name is None else AgentOptions(**{**self.options, "name": name})
         return agent_tool(known, self.settings, description, max_iterations)
+
+    @property
+    def servers(self) -> McpServers | None:
+        """Its MCP servers, whose prompts and resources a person may ask for; ``None`` without any."""
+        return cast("McpServers | None", self._services.more)
 
     @property
     def background(self) -> Background:

@@ -13,7 +13,7 @@ import anyio
 import pytest
 from mcp import Client, MCPError
 from mcp.shared.message import SessionMessage
-from mcp_types import ElicitResult, TextContent, jsonrpc_message_adapter
+from mcp_types import ElicitResult, TextContent, TextResourceContents, jsonrpc_message_adapter
 
 from fsm_agent import Agent, ImagePart, tool
 from fsm_agent.serve.called_tools import choose_tools, with_called_tools
@@ -171,6 +171,7 @@ async def test_sessions_are_resources(store: Store, era: str) -> None:
         [template] = (await client.list_resource_templates()).resource_templates
         assert str(first.uri) == template.uri_template.replace("{session}", first.name)
         [read] = (await client.read_resource(str(first.uri))).contents
+        assert isinstance(read, TextResourceContents)
         told = json.loads(read.text)
         assert [row["content"] for row in told["messages"]] == ["2 + 3?", "It is 5."]
         for wrong in ("session://s-none", "session://", "file:///etc/passwd"):

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import AsyncIterator, Collection, Iterator, Mapping, Sequence
-from contextlib import asynccontextmanager, contextmanager, suppress
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, contextmanager, suppress
 from datetime import UTC, datetime
 from typing import Any
 
@@ -62,10 +62,11 @@ from fsm_agent.conversation.result import TurnResult
 from fsm_agent.errors import ConfigError, TurnSuspended
 from fsm_agent.runtime.events import ToolComplete, ToolStart, Transition
 from fsm_agent.serve.called_tools import PREFIX, message_of, new_call_id
+from fsm_agent.serve.doors import Door
 from fsm_agent.serve.mcp_replay import RecentMessages
 from fsm_agent.serve.service import (
     LASTING,
-    SCOPES,
+    LOCAL,
     BadRequest,
     Caller,
     Forbidden,
@@ -78,8 +79,6 @@ from fsm_agent.support.texts import one_line, shorten
 from fsm_agent.support.version import __version__
 
 PATH = "/mcp"
-LOCAL = Caller("local", "the starter of this server", frozenset(SCOPES))
-"""Who talks over standard input and output."""
 ASK = "ask"
 TASKS = "2025-11-25"
 """The version of the protocol that has tasks in its core."""
@@ -506,23 +505,27 @@ def _task_json(task: Task) -> Json:
 # Over HTTP
 
 
-class McpDoor:
-    """Streamable HTTP behind the guard of the application, which has looked at host, origin and key."""
+class McpDoor(Door):
+    """Streamable HTTP behind the guard of the application, which has looked at host, origin and key.
+    ``tools``: those that clients may call themselves."""
 
-    def __init__(self, service: SessionService, tools: Mapping[str, ToolSpec] | None = None) -> None:
+    name = "mcp"
+
+    def __init__(self, tools: Mapping[str, ToolSpec] | None = None) -> None:
+        self._tools = tools
+
+    def routes(self, service: SessionService) -> Sequence[Route]:
         self._service = service
         self._manager = StreamableHTTPSessionManager(
-            AgentServer(service, tools),
+            AgentServer(service, self._tools),
             event_store=RecentMessages(),
             retry_interval=RETRY,
             max_request_body_size=MOST_BODY,
         )
+        return [Route(PATH, self, methods=["GET", "POST", "DELETE"])]
 
-    @asynccontextmanager
-    async def running(self) -> AsyncIterator[None]:
-        """Serve as long as this is entered."""
-        async with self._manager.run():
-            yield
+    def running(self) -> AbstractAsyncContextManager[None]:
+        return self._manager.run()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request. A session belongs to the key that began it."""
@@ -542,8 +545,3 @@ class McpDoor:
                 await asyncio.wait({work})
         if not work.cancelled():
             work.result()
-
-
-def routes(service: SessionService, tools: Mapping[str, ToolSpec] | None = None) -> list[Route]:
-    """Return the routes of this door."""
-    return [Route(PATH, McpDoor(service, tools), methods=["GET", "POST", "DELETE"])]

@@ -13,8 +13,7 @@ from fsm_agent.agent import Turn
 from fsm_agent.fsm.table import Table
 from fsm_agent.fsm.verify import verify_table
 from fsm_agent.testing import Received, ScriptedServer, call, repeat, silence, status, text, tools
-from fsm_agent_states.compaction import COMPACTION
-from fsm_agent_states.table import TURN
+from fsm_agent_states.table import COMPACTION, TURN
 from tests.helpers.harness import talk
 from tests.helpers.waiting import until_so
 

@@ -45,7 +45,7 @@ class Browser:
         self._forgiven: re.Pattern[str] | None = None
 
     def serve(self, workshop: DebugSession, first: str | None = None) -> Any:
-        from fsm_agent.debug.web.serve import DebugServer
+        from fsm_agent.debug.web.app import DebugServer
 
         server = DebugServer(workshop, first=first)
         server.start()
@@ -57,7 +57,7 @@ class Browser:
         """Serve the page of a watched table."""
         from fsm_agent.debug.live.page import LivePage
         from fsm_agent.debug.live.watched import Watched
-        from fsm_agent.debug.web.serve import PageServer
+        from fsm_agent.debug.web.app import PageServer
 
         watched = Watched(path)
         watched.start()

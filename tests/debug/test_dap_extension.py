@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from fsm_agent.debug.dap.console import COMMANDS
 from jsonschema import Draft7Validator
 
 from fsm_agent.debug.dap import LaunchOptions
 from fsm_agent.debug.dap.breakpoints import EXCEPTIONS
-from fsm_agent.debug.dap.console import COMMANDS
 from fsm_agent.debug.dap.context import NAMES
 
 EDITORS = Path(__file__).parents[2] / "editors"

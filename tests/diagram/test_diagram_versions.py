@@ -18,7 +18,7 @@ from fsm_agent.diagram.scene import scene_of
 from fsm_agent.diagram.table_json import describe, expands_alike, table_from
 from fsm_agent.diagram.versions.compare import compare, merge_order, proofs
 from fsm_agent.diagram.versions.load import Version, version_of
-from fsm_agent.diagram.versions.text import as_diff_json, as_diff_markdown
+from fsm_agent.diagram.versions.rendering import as_diff_json, as_diff_markdown
 from fsm_agent.errors import ConfigError
 from fsm_agent.fsm.properties import at_most, eventually, exits, rung
 from fsm_agent.fsm.table import Counter, Rung, Table, all_of, end, go, left, lines_of, on

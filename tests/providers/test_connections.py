@@ -12,8 +12,8 @@ import pytest
 from fsm_agent import Agent
 from fsm_agent.conversation.effects import Failure
 from fsm_agent.conversation.messages import ModelReply
-from fsm_agent.providers.connections import CONNECTIONS, Connections
 from fsm_agent.providers.sdk_port import CLIENTS, tls
+from fsm_agent.providers.transport import CONNECTIONS, Connections
 from fsm_agent.testing import ScriptedServer, repeat, text
 from tests.helpers.keeper import Keeper
 from tests.helpers.ports import CHAT, KEY, WIRES, Seen, Wire

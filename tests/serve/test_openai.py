@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import json
+import sqlite3
 from collections.abc import AsyncIterator, Callable
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, closing
 from typing import Any
 
 import openai
 import pytest
-from openai import AsyncOpenAI
+from openai import AsyncOpenAI, NotFoundError
 from openai.types.responses import Response
 from pydantic import BaseModel
 
@@ -18,6 +19,8 @@ from fsm_agent import Agent, tool
 from fsm_agent.serve.keys import KeyRing
 from fsm_agent.serve.service import SessionService
 from fsm_agent.sessions.store import Store
+from fsm_agent.sessions.store.kept_values import KeptValues
+from fsm_agent.sessions.store.retention import remove
 from fsm_agent.testing import ScriptedModel, call, silence, status, text, tools
 from tests.serve.conftest import SETTINGS, TOKEN, WebClient
 
@@ -228,6 +231,27 @@ async def test_a_session_that_was_compacted_goes_on(talking: Talking, store: Sto
         await other.aclose()
         second = await client.responses.create(model=MODEL, input="Who am I?", previous_response_id=first.id)
     assert store.newest(session).id == second.fsm_agent["session"] != session  # type: ignore[attr-defined]
+
+
+async def test_what_the_doors_keep_goes_with_the_session(talking: Talking, store: Store) -> None:
+    def kept() -> set[tuple[str, str]]:
+        with closing(sqlite3.connect(store.home / "sessions.db")) as file:
+            return set(file.execute("SELECT extension, key FROM kept_values"))
+
+    async with talking(text("one"), text("two")) as client:
+        first = await client.responses.create(model=MODEL, input="hi")
+        own = kept()
+        await KeptValues(store, "notes").put(first.id.removeprefix("resp_"), "of an extension")
+        second = await client.responses.create(model=MODEL, input="hello")
+        assert len(own) == 2
+        assert len(kept()) == 5
+        session = store.database.select("SELECT session FROM turns ORDER BY began LIMIT 1")[0][0]
+        await asyncio.to_thread(remove, store, [session], 0)
+        assert not kept() & own
+        assert len(kept()) == 3, "the other session's, and what an extension keeps, stay"
+        with pytest.raises(NotFoundError):
+            await client.responses.retrieve(first.id)
+        assert (await client.responses.retrieve(second.id)).output_text == "two"
 
 
 async def test_items_of_earlier_responses_are_the_history(talking: Talking, store: Store) -> None:

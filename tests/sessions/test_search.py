@@ -27,9 +27,9 @@ from fsm_agent.sessions.store.search.messages import (
     search,
     snippet_of,
 )
-from fsm_agent.sessions.store.search.session_recall import around, by_words, recent
 from fsm_agent.sessions.store.search.text_analysis import fold, plain_text, query_of
 from fsm_agent.testing import call, text, tools
+from fsm_agent.toolsets.agent.recall import around, by_words, recent
 from tests.helpers.store_homes import agent, left_unfinished, written
 from tests.helpers.waiting import until
 

@@ -36,7 +36,7 @@ from fsm_agent.fsm.machine import Machine
 from fsm_agent.fsm.table import Counter, Inner, Line, Rung, Table, end, go, left, lines_of, on, runs
 from fsm_agent.fsm.verify import verify_table
 from fsm_agent.fsm.verify.reach import all_limit_names
-from fsm_agent.runtime.ports import NotYet
+from fsm_agent.request import NotYet
 from fsm_agent.testing import ScriptedModel, repeat, text
 from tests.helpers.tables import Counting
 from tests.helpers.waiting import until_so

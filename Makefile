@@ -7,6 +7,8 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 comma := ,
 OFFLINE = the packages cannot be installed: is the package index reachable? What pip said is in $(VENV).log
 SUITE := $(BIN)/python -m tests.helpers.suite
+# Some fast tests wait for a process that they started: with one worker more than cores no core waits with them.
+WORKERS := $(shell expr $$(getconf _NPROCESSORS_ONLN) + 1)
 # Thousands of small databases that are flushed at every move: the fast suite keeps them in memory, the slow one on the disk.
 IN_MEMORY := $(shell [ "$$(df -Pk /dev/shm 2>/dev/null | awk 'NR == 2 {print $$4}')" -gt 2000000 ] 2>/dev/null && echo PYTEST_DEBUG_TEMPROOT=/dev/shm)
 
@@ -42,7 +44,7 @@ demo: $(VENV)/installed ## a real turn over this repository's own files, without
 	@echo "Next: $(BIN)/fsm-agent chat"
 
 test: $(VENV)/testing ## the fast test suite
-	@$(IN_MEMORY) $(COMPILED) $(SUITE) -m "not slow" $(if $(BUDGET),--budget $(BUDGET))
+	@$(IN_MEMORY) $(COMPILED) $(SUITE) --workers $(WORKERS) -m "not slow" $(if $(BUDGET),--budget $(BUDGET))
 
 test-slow: $(VENV)/developing ## real servers, a browser, kills, and a quarter of the exhaustive tests: another one at each commit
 	@echo "1 of 3: what may share the machine"

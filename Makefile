@@ -82,6 +82,7 @@ diagrams: $(VENV)/installed ## write all diagrams anew from their tables
 docs: $(VENV)/developing ## the documentation site, into dist/site: no network is needed, a broken link fails
 	@$(BIN)/python -m docs.site.pages dist/pages
 	@$(BIN)/zensical build --strict --clean
+	@$(BIN)/python -m docs.site.search dist/site
 
 docs-serve: docs ## the same on http://127.0.0.1:8000, for this machine alone
 	@$(BIN)/zensical serve --dev-addr 127.0.0.1:8000

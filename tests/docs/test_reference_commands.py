@@ -16,8 +16,8 @@ from examples import order
 from fsm_agent import Agent, ResultLater, TurnSuspended, tool
 from fsm_agent.cli import main
 from fsm_agent.testing import ScriptedServer, repeat
-from tests.docs.test_pages import provider, shown_commands, wrong
-from tests.helpers.page_blocks import ROOT, environment
+from tests.docs.test_pages import shown_commands, wrong
+from tests.helpers.page_blocks import ROOT, environment, provider
 
 PAGES = (
     "README.md",

@@ -49,7 +49,7 @@ def _words(svg: str) -> str:
 def main() -> None:
     """Run the tutorial in a fresh home, and keep what it shows."""
     from fsm_agent.testing import ScriptedServer, repeat
-    from tests.docs.test_pages import provider
+    from tests.helpers.page_blocks import provider
 
     place = Path(tempfile.mkdtemp())
     os.environ.pop("FSM_AGENT_HOME", None)

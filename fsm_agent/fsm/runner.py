@@ -57,7 +57,7 @@ from fsm_agent.fsm.journal import UNKNOWN, Exchange, Journal, Step
 from fsm_agent.fsm.machine import Machine, Move, RunnableTurn
 from fsm_agent.fsm.pipeline import Perform
 from fsm_agent.fsm.table import CRASHED, Row, Table
-from fsm_agent.runtime.ports import NotYet
+from fsm_agent.request import NotYet
 
 __all__ = [
     "CRASHED",
@@ -309,7 +309,7 @@ class Runner(Stepping):
         if (state, CRASHED) not in table.by_event:
             raise UndeclaredEvent(
                 f"{table.name}: {state} failed: {type(bug).__name__}: {bug} (the turn waits until that is"
-                f" mended; with a line for {CRASHED!r} it would end)"
+                f" fixed; with a line for {CRASHED!r} it would end)"
             ) from bug
         from fsm_agent.support.redaction import format_traceback  # few turns crash
 

@@ -28,7 +28,6 @@ from typing import Any, ClassVar, Protocol
 from fsm_agent.conversation.effects import Failure, ModelRequest
 from fsm_agent.conversation.json_reading import OverlyNestedError, json_of
 from fsm_agent.conversation.messages import ModelReply
-from fsm_agent.providers.connections import departing, watch_requests
 from fsm_agent.providers.failures import failure_from, little_left, shape_failure
 from fsm_agent.providers.reply_values import (
     ERROR_BYTES,
@@ -39,7 +38,7 @@ from fsm_agent.providers.reply_values import (
     too_much,
     within_limits,
 )
-from fsm_agent.providers.transport import BadBody
+from fsm_agent.providers.transport import BadBody, departing, watch_requests
 from fsm_agent.runtime.ports import TRACE_HEADERS, StreamSink
 
 # Clients shared by ports: one for each loop, address, key and set of headers. Making a client takes longer
@@ -329,8 +328,7 @@ class SdkPort(ABC):
     async def rebuild(self) -> None:
         """Use none of the connections that there are; the next call makes new ones."""
         if self._shared is not None:
-            from fsm_agent.providers.connections import renew
-            from fsm_agent.providers.transport import origin_of
+            from fsm_agent.providers.transport import origin_of, renew
 
             renew(origin_of(self._shared.client.base_url))
             self._shared.retire()

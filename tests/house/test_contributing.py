@@ -155,7 +155,7 @@ def test_the_exercises_can_be_done_and_all_that_they_name_is_green_after_them(co
     run(copy, "pytest", "-p", "no:cacheprovider", "-m", "not slow", *sorted(named))
     run(copy, "ruff", "check", ".")
     run(copy, "ruff", "format", "--check", ".")
-    if (known := ROOT / ".mypy_cache").exists():  # then only what an exercise changes is checked anew
+    if (known := ROOT / ".mypy_cache").exists():  # then only what an exercise changes is checked again
         shutil.copytree(known, copy / known.name)
     run(copy, "mypy")
 

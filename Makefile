@@ -7,6 +7,8 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 comma := ,
 OFFLINE = the packages cannot be installed: is the package index reachable? What pip said is in $(VENV).log
 SUITE := $(BIN)/python -m tests.helpers.suite
+# Some fast tests wait for a process that they started: with one worker more than cores no core waits with them.
+WORKERS := $(shell expr $$(getconf _NPROCESSORS_ONLN) + 1)
 # Thousands of small databases that are flushed at every move: the fast suite keeps them in memory, the slow one on the disk.
 IN_MEMORY := $(shell [ "$$(df -Pk /dev/shm 2>/dev/null | awk 'NR == 2 {print $$4}')" -gt 2000000 ] 2>/dev/null && echo PYTEST_DEBUG_TEMPROOT=/dev/shm)
 
@@ -42,7 +44,7 @@ demo: $(VENV)/installed ## a real turn over this repository's own files, without
 	@echo "Next: $(BIN)/fsm-agent chat"
 
 test: $(VENV)/testing ## the fast test suite
-	@$(IN_MEMORY) $(COMPILED) $(SUITE) -m "not slow" $(if $(BUDGET),--budget $(BUDGET))
+	@$(IN_MEMORY) $(COMPILED) $(SUITE) --workers $(WORKERS) -m "not slow" $(if $(BUDGET),--budget $(BUDGET))
 
 test-slow: $(VENV)/developing ## real servers, a browser, kills, and a quarter of the exhaustive tests: another one at each commit
 	@echo "1 of 3: what may share the machine"
@@ -80,6 +82,7 @@ diagrams: $(VENV)/installed ## write all diagrams anew from their tables
 docs: $(VENV)/developing ## the documentation site, into dist/site: no network is needed, a broken link fails
 	@$(BIN)/python -m docs.site.pages dist/pages
 	@$(BIN)/zensical build --strict --clean
+	@$(BIN)/python -m docs.site.search dist/site
 
 docs-serve: docs ## the same on http://127.0.0.1:8000, for this machine alone
 	@$(BIN)/zensical serve --dev-addr 127.0.0.1:8000

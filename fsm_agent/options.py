@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from fsm_agent.features.handoffs import Handoff, OptionedAgent
     from fsm_agent.fsm.pause_point import TurnInbox
     from fsm_agent.hooks import Guardrail, Hooks
-    from fsm_agent.memory.external import MemoryProvider
+    from fsm_agent.memory import MemoryProvider
     from fsm_agent.providers.credentials import ApiKey
     from fsm_agent.runtime.budget import IterationBudget
     from fsm_agent.runtime.ports import Clock, ModelPort

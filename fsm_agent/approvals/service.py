@@ -50,7 +50,7 @@ from fsm_agent.conversation.effects import Approval, AskApproval, ToolSpec
 from fsm_agent.errors import ConfigError, StoreError
 from fsm_agent.request import Effect, NotYet, Waits
 from fsm_agent.runtime.callbacks import Callbacks
-from fsm_agent.runtime.deadline import Finish, Stopwatch, wait_with_deadline
+from fsm_agent.runtime.clock import Finish, Stopwatch, wait_with_deadline
 from fsm_agent.runtime.events import ApprovalAsked, StatusText
 from fsm_agent.runtime.ports import Clock
 from fsm_agent.sessions.store.fence import Fence

@@ -24,12 +24,12 @@ from fsm_agent.providers.catalog import price_of
 from fsm_agent.providers.config_file import Config, config_of
 from fsm_agent.providers.credentials import is_kept, unkept
 from fsm_agent.providers.profiles import LOCAL_SERVERS, local_models
+from fsm_agent.runtime.clock import SystemClock
 from fsm_agent.serve.doors import built_in_doors
 from fsm_agent.sessions.checkpoints import Checkpoints
 from fsm_agent.sessions.store.schema import health
 from fsm_agent.settings.errors import about_unknown
 from fsm_agent.settings.model import Settings, unknown_variables
-from fsm_agent.support.clock import SystemClock
 from fsm_agent.support.files import home_of, workdir_of
 from fsm_agent.support.installation import installed_extensions
 from fsm_agent.support.redaction import mask

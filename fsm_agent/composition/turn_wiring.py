@@ -4,14 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import asdict, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fsm_agent.conversation.effects import Opened
-from fsm_agent.conversation.handover import HandoffStep
-from fsm_agent.conversation.result import ExitReason, Outcome, TurnResult, TurnUsage, VisitedState
+from fsm_agent.conversation.result import (
+    ExitReason,
+    HandoffStep,
+    Outcome,
+    TurnResult,
+    TurnUsage,
+    VisitedState,
+)
 from fsm_agent.conversation.wire.copy import WireCopy
 from fsm_agent.errors import ConfigError, StoreError
-from fsm_agent.features.answers import Answers
 from fsm_agent.fsm.base_turn import with_counters
 from fsm_agent.fsm.codec import restore
 from fsm_agent.fsm.journal import Step
@@ -36,6 +41,9 @@ from fsm_agent_states.finalize import finalize
 from fsm_agent_states.prepare import prepare
 from fsm_agent_states.table import COMPACTION, TURN
 from fsm_agent_states.turn import COUNTERS, TurnState, limits_of
+
+if TYPE_CHECKING:
+    from fsm_agent.features.answers import Answers
 
 __all__ = [
     "DIGEST",

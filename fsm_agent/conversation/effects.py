@@ -22,6 +22,8 @@ ApiMode = Literal["chat_completions", "codex_responses", "anthropic_messages"]
 OutputMode = Literal["native", "tool", "prompt"]
 """How to ask a model for a typed answer: its provider enforces the JSON schema, it calls a tool whose
 arguments are the answer, or the prompt contains the schema."""
+NOTHING = object()
+"""What the beginning of a typed answer is that is no value yet."""
 FINAL = "final_result"
 """The tool whose arguments are the answer."""
 Point = Literal[

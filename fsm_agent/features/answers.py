@@ -14,7 +14,7 @@ from fsm_agent.extension import Part
 from fsm_agent.fsm.pause_point import TurnInbox
 from fsm_agent.fsm.pipeline import Layer, Perform
 from fsm_agent.output import OutputType, ValidOutput
-from fsm_agent.runtime.deadline import UsersCode, answer_of
+from fsm_agent.runtime.clock import UsersCode, answer_of
 from fsm_agent.runtime.ports import Clock
 from fsm_agent.settings.model import Settings
 from fsm_agent.tools import RunContext, Tool, ToolFailure

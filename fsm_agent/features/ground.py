@@ -25,6 +25,7 @@ from fsm_agent.toolsets.agent.child import ChildAgent
 
 if TYPE_CHECKING:
     from fsm_agent.features.children import ChildAgentFactory
+    from fsm_agent.features.memory import MemoryRecall
 
 RESULTS = "results"
 """Folder of the home directory where long tool results are saved."""
@@ -52,6 +53,11 @@ class Ground(Protocol):
     background: Background | None
     extensions: tuple[Extension, ...]
     agent_tools: AgentTools
+    recall: MemoryRecall | None
+
+    @property
+    def files(self) -> Extension:
+        """The checkpoints of files."""
 
 
 def save(folder: Path, name: str, text: str) -> Saved:

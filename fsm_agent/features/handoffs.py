@@ -9,7 +9,7 @@ from typing import Annotated, Any, Generic, Protocol, TypeVar
 
 from pydantic import Field
 
-from fsm_agent.conversation.handover import TRANSFER, HandoffStep, way_of
+from fsm_agent.conversation.result import TRANSFER, HandoffStep, way_of
 from fsm_agent.errors import ConfigError
 from fsm_agent.features.ground import Ground
 from fsm_agent.options import AgentOptions
@@ -18,7 +18,7 @@ from fsm_agent.sessions.store import Store
 from fsm_agent.sessions.store.journal.read import TurnInfo, Turns
 from fsm_agent.settings.model import Settings
 from fsm_agent.tools import Tool, ToolFailure, tool
-from fsm_agent.toolsets.agent.delegate import LONGEST, MAX_TASK, Delegation, delegating
+from fsm_agent.toolsets.agent.child import LONGEST, MAX_TASK, Delegation, delegating
 from fsm_agent.toolsets.tool_context import here
 
 # ----------------------------------------------------------------------------------------------------

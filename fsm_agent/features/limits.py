@@ -69,7 +69,7 @@ from fsm_agent.features.ground import Ground
 from fsm_agent.fsm.pipeline import Layer, Perform
 from fsm_agent.providers.catalog import PER, Price, dearest, price_of
 from fsm_agent.providers.failover import Backend
-from fsm_agent.runtime.deadline import Stopwatch, WorkTime
+from fsm_agent.runtime.clock import Stopwatch, WorkTime
 from fsm_agent.sessions.store.reports.spending import NOTHING_SPENT, Expense, Spending
 from fsm_agent.settings.model import LimitScope, Settings
 

@@ -17,7 +17,7 @@ from operator import attrgetter
 from typing import Any, Literal, NamedTuple
 
 from fsm_agent.conversation.effects import RunTool, ToolOutcome
-from fsm_agent.conversation.handover import next_turn_id
+from fsm_agent.conversation.result import next_turn_id
 from fsm_agent.dispatch.follow import Place, ServedEvent, event_at
 from fsm_agent.fsm.journal import Exchange
 from fsm_agent.fsm.pause_point import PausePoint

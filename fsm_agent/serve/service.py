@@ -17,9 +17,8 @@ from typing import Any
 
 from fsm_agent.approvals.service import answer as answer_to
 from fsm_agent.composition.turn_wiring import TURN
-from fsm_agent.conversation.handover import next_turn_id
 from fsm_agent.conversation.parts import parts_of
-from fsm_agent.conversation.result import TurnResult
+from fsm_agent.conversation.result import TurnResult, next_turn_id
 from fsm_agent.dispatch.dispatcher import DIGEST, Dispatcher, InProcess, Order, cancel, control, submit
 from fsm_agent.dispatch.follow import (
     Follower,

@@ -19,7 +19,7 @@ from fsm_agent.conversation.effects import RunTool, ToolOutcome, ToolSpec, ToolS
 from fsm_agent.conversation.parts import Part, kind_of
 from fsm_agent.errors import ConfigError, TurnSuspended
 from fsm_agent.request import NotYet
-from fsm_agent.runtime.deadline import Finish, Stopwatch, wait_with_deadline
+from fsm_agent.runtime.clock import Finish, Stopwatch, wait_with_deadline
 from fsm_agent.runtime.ports import Clock
 from fsm_agent.support.redaction import format_traceback
 from fsm_agent.support.threads import WORKERS, in_daemon_thread

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from fsm_agent import Agent, Handoff, RunContext, tool
-from fsm_agent.conversation.handover import way_of
+from fsm_agent.conversation.result import way_of
 from fsm_agent.errors import ConfigError, TurnSuspended
 from fsm_agent.settings.model import DelegationSettings
 from fsm_agent.testing import ScriptedModel, call, text, tools

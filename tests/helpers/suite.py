@@ -182,7 +182,7 @@ class Run:
             ]
             try:
                 while any(process.poll() is None for process in processes):
-                    time.sleep(0.5)
+                    time.sleep(0.1)
                     self._read(place)
                     self._show(time.monotonic() - began)
             except KeyboardInterrupt:
@@ -262,14 +262,16 @@ def files_of(cases: Sequence[Case]) -> dict[str, float]:
 
 
 def keep(run: Run, place: Path, profile: Mapping[str, Any]) -> None:
-    """Write the profile of this run; files that it did not run keep what is known of them."""
+    """Write the profile of this run; files that it did not run keep what is known of them, if they are still
+    there."""
     dear = {name: round(s, 2) for name, s in sorted(functions(run.cases).items()) if s >= WORTH_NAMING}
     files = {name: round(s, 2) for name, s in files_of(run.cases).items()}
+    files = {name: s for name, s in profile.get("files", {}).items() if (ROOT / name).exists()} | files
     found = {
         "cpu": round(run.cpu, 1),
         "wall": round(run.wall, 1),
         "work": round(work(), 4),
-        "files": dict(sorted((profile.get("files", {}) | files).items())),
+        "files": files,
         "functions": dear,
     }
     place.write_text(json.dumps(found, indent=0, sort_keys=True) + "\n", encoding="utf-8")

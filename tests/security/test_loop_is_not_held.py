@@ -19,8 +19,9 @@ from PIL import Image
 from fsm_agent.approvals.rules import Grant, Grants
 from fsm_agent.approvals.service import Approvals
 from fsm_agent.approvals.shell import MAX_COMMAND
+from fsm_agent.composition.model_caller import StreamAccumulator
 from fsm_agent.conversation.arguments import parse
-from fsm_agent.conversation.compaction.summary import summary_prompt
+from fsm_agent.conversation.compaction import summary_prompt
 from fsm_agent.conversation.effects import AskApproval, RunTool, ToolOutcome
 from fsm_agent.conversation.messages import Message, ToolCall
 from fsm_agent.conversation.parts import ImagePart, kind_of
@@ -28,7 +29,6 @@ from fsm_agent.providers.chat_reply import ChatReply, whole_reply
 from fsm_agent.providers.failures import http_failure
 from fsm_agent.providers.reply_values import ERROR_BYTES
 from fsm_agent.runtime.callbacks import Callbacks
-from fsm_agent.runtime.stream_accumulator import StreamAccumulator
 from fsm_agent.settings.model import Settings, Web
 from fsm_agent.support import untrusted
 from fsm_agent.support.redaction import mask

@@ -9,7 +9,6 @@ import sys
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
 
 import pytest
 from starlette.requests import Request
@@ -17,7 +16,9 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
 from fsm_agent.errors import ConfigError
+from fsm_agent.serve.app import app_of
 from fsm_agent.serve.doors import BUILT_IN, Door, doors_of, routes_of
+from fsm_agent.serve.keys import KeyRing
 from fsm_agent.serve.service import SessionService
 from fsm_agent.serve.web import caller_of, route
 from fsm_agent.sessions.store import Store
@@ -67,12 +68,10 @@ async def test_a_door_answers_behind_the_guard_and_is_named(serving: MakeService
             assert (await client.get("/bell/page")).status_code == 401
 
 
-async def test_a_door_lives_as_long_as_the_application(
-    store: Store, web: WebClient, serving: MakeService
-) -> None:
+async def test_a_door_lives_as_long_as_the_application(store: Store, serving: MakeService) -> None:
     async with serving(text("hi")) as service:
         bell = Bell()
-        app: Any = web(service, doors=[bell])._transport.app  # type: ignore[attr-defined]
+        app = app_of(service, KeyRing(store, "token"), doors=[bell])
         async with app.router.lifespan_context(app):
             assert bell.life == ["runs"]
         assert bell.life == ["runs", "leaves", "closed"]

@@ -14,9 +14,9 @@ from opentelemetry.trace import SpanKind, StatusCode, get_current_span
 from fsm_agent import Agent, ResultLater, TurnSuspended, tool
 from fsm_agent.cli.insights import RECOVERIES
 from fsm_agent.errors import SessionBusy
+from fsm_agent.runtime.clock import SystemClock
 from fsm_agent.sessions.store import Store
 from fsm_agent.sessions.store.reports.insights import insights
-from fsm_agent.support.clock import SystemClock
 from fsm_agent.testing import (
     FakeClock,
     ScriptedModel,

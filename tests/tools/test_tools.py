@@ -319,30 +319,22 @@ class Row:
     when: datetime.date
 
 
-@pytest.mark.parametrize(
-    ("value", "text"),
-    [
-        ("as is", "as is"),
-        ("", ""),
-        (None, "(no output)"),
-        (b"caf\xc3\xa9 \xff", "café \ufffd"),
-        (Color.RED, "red"),
-        (True, "true"),
-        (2.5, "2.5"),
-        ([1, "é"], '[1, "é"]'),
-        ({"raw": b"\xff"}, '{"raw": "_w=="}'),
-        ("a\ud800b\x00c", "a\ufffdbc"),
-        (["\udfff"], '["\ufffd"]'),
-        ({"failed": 0, "error": None}, '{"failed": 0, "error": null}'),
-        (Point(title="t"), '{"title": "t", "kids": []}'),
-        (Row(1, datetime.date(2024, 1, 2)), '{"n": 1, "when": "2024-01-02"}'),
-        (contextvars.ContextVar, "<class '_contextvars.ContextVar'>"),
-    ],
-)
-def test_results_become_text(value: object, text: str) -> None:
-    outcome = run(returning(value))
-    assert (outcome.call_id, outcome.status, outcome.text) == ("call_1", "ok", text)
-    outcome.text.encode()
+RESULTS = (
+    ("as is", "as is"), ("", ""), (None, "(no output)"), (b"caf\xc3\xa9 \xff", "café \ufffd"),
+    (Color.RED, "red"), (True, "true"), (2.5, "2.5"), ([1, "é"], '[1, "é"]'),
+    ({"raw": b"\xff"}, '{"raw": "_w=="}'), ("a\ud800b\x00c", "a\ufffdbc"), (["\udfff"], '["\ufffd"]'),
+    ({"failed": 0, "error": None}, '{"failed": 0, "error": null}'),
+    (Point(title="t"), '{"title": "t", "kids": []}'),
+    (Row(1, datetime.date(2024, 1, 2)), '{"n": 1, "when": "2024-01-02"}'),
+    (contextvars.ContextVar, "<class '_contextvars.ContextVar'>"),
+)  # fmt: skip
+
+
+def test_results_become_text() -> None:
+    for value, text in RESULTS:
+        outcome = run(returning(value))
+        assert (outcome.call_id, outcome.status, outcome.text) == ("call_1", "ok", text), (value, text)
+        outcome.text.encode()
 
 
 def test_an_object_without_its_own_text_is_not_a_result() -> None:
@@ -593,7 +585,7 @@ def test_a_process_imports_little_for_tools_and_ends_although_one_is_wedged() ->
 import asyncio, sys, time
 import fsm_agent.tools, fsm_agent.toolsets
 heavy = {"openai", "anthropic", "typer", "rich", "tenacity", "transitions"} & set(sys.modules)
-from fsm_agent.support.clock import SystemClock
+from fsm_agent.runtime.clock import SystemClock
 from fsm_agent.conversation.effects import RunTool
 wedged = fsm_agent.tools.tool(name="wedged")(lambda: time.sleep(600))
 runner = fsm_agent.tools.ToolRunner([wedged], clock=SystemClock(), poll=0.02)

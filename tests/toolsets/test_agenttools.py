@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 
 from fsm_agent import Agent, tool
-from fsm_agent.conversation.compaction import Division, assemble
-from fsm_agent.conversation.compaction.summary import todos_to_carry
+from fsm_agent.conversation.compaction import Division, assemble, todos_to_carry
 from fsm_agent.conversation.effects import RunTool
 from fsm_agent.conversation.messages import Message, ToolCall
 from fsm_agent.errors import ConfigError

@@ -137,8 +137,7 @@ def compose_request(store: Store, turn_id: str, at: int) -> dict[str, Any]:
 
 class Debugger:
     """``record`` is what the turn did, ``cursor`` where a person looks, ``status`` where the engine is.
-    Commands and listeners may be used from any thread; see ``fsm_agent.debug.core.commands`` and ``events``
-    for what there is."""
+    Commands and listeners may be used from any thread; ``fsm_agent.debug.core.commands`` has both."""
 
     def __init__(self, store: Store, record: Record, engine: Engine, kind: TurnKind = KIND) -> None:
         self.record, self.engine, self.kind = record, engine, kind

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from fsm_agent.conversation.handover import next_turn_id
+from fsm_agent.conversation.result import next_turn_id
 from fsm_agent.errors import ConfigError, OwnershipLost
 from fsm_agent.sessions.store.database import Job, SqlConnection, must
 from fsm_agent.sessions.store.journal.read import TurnInfo, Turns
@@ -149,7 +149,7 @@ async def note_problem(store: Store, turn_id: str, problem: str) -> None:
 def to_be_run(store: Store, before: float) -> list[QueuedTurn]:
     """Return the turns queued ``before`` (seconds since the epoch) that no process runs, oldest first: not
     begun, interrupted, or suspended for something that has arrived. A turn that handed the conversation over
-    stands for the one that follows it."""
+    counts as the one that follows it."""
     columns = ", ".join(f"q.{one}" for one in _COLUMNS.split(", "))
     rows = store.database.select(
         f"SELECT {columns}, t.owner, t.exit FROM queued q LEFT JOIN turns t ON t.id = q.id"  # noqa: S608 - ours

@@ -30,8 +30,7 @@ from fsm_agent.sessions.store import Store
 from fsm_agent.settings.model import Settings
 from fsm_agent.tools import Tool
 from fsm_agent.toolsets.agent.background import Background
-from fsm_agent.toolsets.agent.child import ChildFactory, ChildTask
-from fsm_agent.toolsets.agent.delegate import Delegation, delegate_tool
+from fsm_agent.toolsets.agent.child import ChildFactory, ChildTask, Delegation, delegate_tool
 from fsm_agent.toolsets.agent.recall import recall_tool
 from fsm_agent.toolsets.agent.todo import todo_tool
 from fsm_agent.toolsets.tool_context import AgentTools, ToolContext, bridged

@@ -17,7 +17,7 @@ from fsm_agent.conversation.messages import Message
 from fsm_agent.conversation.parts import ImagePart, Part, carrier_of, kind_of, name_part
 from fsm_agent.errors import ConfigError
 from fsm_agent.runtime.callbacks import Callbacks
-from fsm_agent.runtime.deadline import Stopwatch, wait_with_deadline
+from fsm_agent.runtime.clock import Stopwatch, wait_with_deadline
 from fsm_agent.runtime.events import ClarifyAsked
 from fsm_agent.runtime.ports import Clock
 from fsm_agent.sessions.store import Store
@@ -28,7 +28,7 @@ from fsm_agent.support.threads import in_daemon_thread
 from fsm_agent.support.untrusted import wrap_untrusted
 from fsm_agent.tools import Tool, ToolFailure, tool
 from fsm_agent.tools.result import AnswerLater, answer_result
-from fsm_agent.toolsets.agent.delegate import LONGEST, Delegation
+from fsm_agent.toolsets.agent.child import LONGEST, Delegation
 from fsm_agent.toolsets.files import plain_errors, regular_file, still_inside
 from fsm_agent.toolsets.tool_context import here
 from fsm_agent.toolsets.web import Fetcher, page_text

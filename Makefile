@@ -21,7 +21,7 @@ COMPILED := PYTHONDONTWRITEBYTECODE=
 
 # A fifth of the time slow tests wait for other processes, so one worker more than there are cores keeps the cores busy.
 ONE_MORE = $$(($$(getconf _NPROCESSORS_ONLN) + 1))
-# KEEP=1 writes its profile anew, by which the longest files begin first.
+# KEEP=1 replaces its profile, by which the longest files begin first.
 SLOW := $(COMPILED) $(SUITE) --profile slow $(if $(KEEP),--keep)
 
 # The beginning of a loop over the tables in examples/.

@@ -172,7 +172,7 @@ def _first(session: DebugSession, target: DebugTarget) -> str | None:
 
 def _page(session: DebugSession, first: str | None, target: DebugTarget, given: CliOptions) -> int:
     try:
-        from fsm_agent.debug.web.serve import DebugServer
+        from fsm_agent.debug.web.app import DebugServer
     except ImportError as error:
         raise ConfigError(
             f"the debugger's page needs {error.name}, which is not installed",

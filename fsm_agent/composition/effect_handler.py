@@ -80,7 +80,7 @@ from fsm_agent.tools import RunContext
 from fsm_agent.tools.result import answer_result
 from fsm_agent.tools.runner import NOWHERE, UNKNOWN_EFFECT
 from fsm_agent.toolsets.agent import ToolContext, bridged
-from fsm_agent_states.logic.running import PROGRAMMATIC
+from fsm_agent_states.logic.running import DENIED, PROGRAMMATIC
 from fsm_agent_states.turn import TurnState
 
 if TYPE_CHECKING:
@@ -95,7 +95,6 @@ FROM_A_FILE = (
 )
 NO_PROGRAM_WAITS = "its result comes later, and a program cannot wait for that. Do not call it again."
 INTERRUPTED_WHILE_WAITING = f"The user interrupted before the result came. {UNKNOWN_EFFECT}"
-DENIED = "denied: {why}. Do not try the same thing in other words; ask the user or continue without."
 
 
 class EffectHandler:

@@ -41,10 +41,9 @@ from fsm_agent.support.texts import one_line
 from fsm_agent.tools import Tool, ToolFailure, tool
 from fsm_agent.toolsets.edit import edit_tools
 from fsm_agent.toolsets.files import Seen, file_tools
-from fsm_agent.toolsets.memory import memory_tools
+from fsm_agent.toolsets.memory import memory_tools, skill_tools, skill_writing_tools
 from fsm_agent.toolsets.sandbox import CommandPlace, aside_of, usable_sandbox
 from fsm_agent.toolsets.search import search_tools
-from fsm_agent.toolsets.skills import skill_tools, skill_writing_tools
 from fsm_agent.toolsets.terminal import job_tools, terminal_tools
 
 if TYPE_CHECKING:

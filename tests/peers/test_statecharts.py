@@ -9,7 +9,8 @@ from collections.abc import Callable, Mapping
 import pytest
 
 from examples import nested, order, parallel, review_loop
-from fsm_agent.diagram.statecharts import as_scxml, as_xstate
+from fsm_agent.diagram.scxml import as_scxml
+from fsm_agent.diagram.statecharts import as_xstate
 from fsm_agent.errors import StuckTurn, UndeclaredEvent
 from fsm_agent.fsm.machine import Machine
 from fsm_agent.fsm.table import Table

@@ -26,7 +26,7 @@ from fsm_agent.support.redaction import SecretShape
 OURS = (
     "fsm_agent.diagram",
     "fsm_agent.fsm.verify",
-    "fsm_agent.debug.web.rendering",  # reads the picture that was just made
+    "fsm_agent.debug.web.page",  # reads the picture that was just made
     "fsm_agent.testing",
     "fsm_agent.providers.offline",  # reads what the user at the keyboard says to it
     "fsm_agent.debug.dap",

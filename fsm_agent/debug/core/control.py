@@ -18,8 +18,9 @@ from typing import Any, Literal, assert_never
 from fsm_agent.approvals.service import NOBODY
 from fsm_agent.conversation.effects import Approval, AskApproval
 from fsm_agent.debug.core import commands
+from fsm_agent.debug.core.analysis import note_of
 from fsm_agent.debug.core.breakpoints import Breakpoint, Breakpoints, MoveFacts
-from fsm_agent.debug.core.events import (
+from fsm_agent.debug.core.commands import (
     DebugEvent,
     EventKind,
     Phase,
@@ -28,7 +29,6 @@ from fsm_agent.debug.core.events import (
     entries,
     step_dict,
 )
-from fsm_agent.debug.core.move_notes import note_of
 from fsm_agent.debug.core.pending_request import PERFORM, HeldKind, PendingRequest, PerformEdited, kind_of
 from fsm_agent.debug.core.record import cost_of_turn, price_by
 from fsm_agent.errors import ConfigError

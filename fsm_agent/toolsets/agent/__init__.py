@@ -111,7 +111,7 @@ def _look_back(parts: Parts) -> Tool:
 
 
 def _clarify(parts: Parts) -> Tool:
-    from fsm_agent.toolsets.agent.clarify import clarify_tool
+    from fsm_agent.toolsets.agent.ask import clarify_tool
 
     return clarify_tool(parts.callbacks, parts.clock, parts.settings, parts.store)
 

@@ -259,6 +259,7 @@ LEFT_OUT = (
     " run. Make those that are still needed again.]"
 )
 STEER = "\n\n[a message from the user, sent while you were working: {text}]"
+DENIED = "denied: {why}. Do not try the same thing in other words; ask the user or continue without."
 SHOWN = 10
 """Files that are named; the others are counted."""
 
@@ -466,11 +467,7 @@ def _admit(turn: TurnState, item: Checked) -> Asks[bool]:
     if approval.interrupted:
         item.answer(NOT_STARTED, "not_started")
         return True
-    item.answer(
-        f"denied: {approval.reason}. Do not try the same thing in other words; ask the user or continue"
-        " without.",
-        "denied",
-    )
+    item.answer(DENIED.format(why=approval.reason), "denied")
     return False
 
 

@@ -83,7 +83,7 @@ class Tour(PageBlocks):
 
 
 def unwrapped(rows: list[str]) -> str:
-    """The text of rows; a full row goes on in the next one."""
+    """The text of rows; a full row continues in the next one."""
     return "".join(row if len(row) == COLUMNS else row + "\n" for row in rows)
 
 

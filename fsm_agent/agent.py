@@ -3,33 +3,31 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, Generic, Self, overload
+from typing import TYPE_CHECKING, Any, Generic, Self, cast, overload
 
 from typing_extensions import TypeForm, TypeVar, Unpack
 
 from fsm_agent.approvals.service import answer
-from fsm_agent.composition.message_queue import HandoffChain, MessageQueue
 from fsm_agent.composition.services import Services, with_model
 from fsm_agent.composition.turns import AgentTurns
 from fsm_agent.conversation.effects import ToolSpec
-from fsm_agent.conversation.handover import HandoffStep, next_turn_id
 from fsm_agent.conversation.messages import Message
 from fsm_agent.conversation.parts import AudioPart, FilePart, ImagePart, Part
-from fsm_agent.conversation.result import TurnResult
+from fsm_agent.conversation.result import HandoffStep, TurnResult, next_turn_id
 from fsm_agent.errors import ConfigError, TurnFailed
-from fsm_agent.features.handoffs import OtherAgents, agent_tool, found_handoff
+from fsm_agent.features.handoffs import OtherAgents, agent_tool, found_handoff, speaker_after, speaker_of
 from fsm_agent.options import AgentArguments, AgentOptions, Deps, TurnArguments, options_of
-from fsm_agent.output import JsonSchema
 from fsm_agent.runtime.events import StreamDelta
 from fsm_agent.runtime.ports import ModelPort
 from fsm_agent.sessions.store import Claim, Store
 from fsm_agent.sessions.store.database import Job
 from fsm_agent.sessions.store.journal.read import Turns
-from fsm_agent.sessions.store.names import any_turn, rename, speaker_after, speaker_of
+from fsm_agent.sessions.store.names import any_turn, rename
 from fsm_agent.sessions.store.pending import Pending, PendingItems
 from fsm_agent.sessions.turn import DurableTurn
+from fsm_agent.sessions.turn_limiter import HandoffChain, MessageQueue
 from fsm_agent.settings.model import Limits
 from fsm_agent.support.threads import LOOP, warn_if_blocking
 from fsm_agent.tools import Tool
@@ -37,6 +35,7 @@ from fsm_agent.toolsets.agent import Background
 
 if TYPE_CHECKING:
     from fsm_agent.sessions.store.undo import Undone
+    from fsm_agent.toolsets.mcp.servers import McpServers
 
 Out = TypeVar("Out", default=str)
 Other = TypeVar("Other")
@@ -226,7 +225,7 @@ class Agent(Generic[Deps, Out]):
 
     async def stream_text(
         self, user_message: Content, *, output_type: Any = None, **more: Unpack[TurnArguments[Deps]]
-    ) -> AsyncIterator[str]:
+    ) -> AsyncGenerator[str]:
         """Run one turn and yield its text in pieces as they arrive, including that of the agents that it
         hands the conversation over to and text beside tool calls. An answer that no provider streamed, such
         as the explanation of a limit, is one piece. Leaving the loop early stops the turn at that point.
@@ -315,6 +314,8 @@ class Agent(Generic[Deps, Out]):
 
         asked = {name: value for name, value in request.items() if name in ASKED}
         if (schema := asked.pop("output_schema", None)) is not None:
+            from fsm_agent.output import JsonSchema
+
             asked["output_type"] = JsonSchema(schema["schema"], schema["name"])
         return self.speaker()._turns.start(**asked, deps=deps, turn_id=turn_id, begins=begins)
 
@@ -458,6 +459,11 @@ class Agent(Generic[Deps, Out]):
         ``ConfigError``."""
         known = self.options if name is None else AgentOptions(**{**self.options, "name": name})
         return agent_tool(known, self.settings, description, max_iterations)
+
+    @property
+    def servers(self) -> McpServers | None:
+        """Its MCP servers, whose prompts and resources a person may ask for; ``None`` without any."""
+        return cast("McpServers | None", self._services.more)
 
     @property
     def background(self) -> Background:

@@ -17,18 +17,15 @@ from pydantic_core import from_json
 from typing_extensions import TypedDict
 
 from fsm_agent.conversation import json_reading
-from fsm_agent.conversation.effects import FINAL, OutputMode, OutputSpec, ToolSpec
+from fsm_agent.conversation.effects import FINAL, NOTHING, OutputMode, OutputSpec, ToolSpec
 from fsm_agent.conversation.json_reading import json_of, parse_json
 from fsm_agent.errors import ConfigError
-from fsm_agent.support.linear import is_regular, occurs
-from fsm_agent.support.texts import one_line
+from fsm_agent.support.texts import is_regular, occurs, one_line
 from fsm_agent.tools import Tool, ToolFailure, as_tool
 from fsm_agent.tools.result import text_of_error
 from fsm_agent.tools.signature import UNUSABLE, problems_in, schema_of
 
 __all__ = [
-    "NOTHING",
-    "NOT_TAKEN",
     "JsonSchema",
     "OutputType",
     "ValidOutput",
@@ -137,14 +134,12 @@ RESULT = "result"
 """The member that an answer is which is no object by itself: vendors want objects."""
 NO_JSON = "it is no JSON."
 NOT_FITTING = "it does not fit.\n"
-NOT_TAKEN = "not taken: call it alone when all others have their results"
 TAKES = (
     "Takes the final answer as its arguments. Call it once, alone, when all other calls have their results."
 )
 ALLOWED = (
     "a type that pydantic can describe in JSON schema, a function with annotated parameters, or JsonSchema"
 )
-NOTHING = object()
 _BEGUN = f'{{"{RESULT}":'
 _WRAPPED = re.compile(rf'\{{\s*"{RESULT}"\s*:')
 _NO_NAME = re.compile(r"[^a-zA-Z0-9_-]+")

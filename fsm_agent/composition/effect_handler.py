@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fsm_agent.approvals.service import Waiting
 from fsm_agent.composition.model_caller import ModelCaller
@@ -54,16 +54,14 @@ from fsm_agent.conversation.effects import (
     Wait,
 )
 from fsm_agent.conversation.parts import text_only
-from fsm_agent.extension import Extension, Part
-from fsm_agent.features.answers import Answers
-from fsm_agent.features.callbacks import publish_progress
+from fsm_agent.extension import Extension, Part, PointRequests
+from fsm_agent.features.built_in import publish_progress
 from fsm_agent.features.ground import RESULTS, save
-from fsm_agent.features.points import PointRequests
 from fsm_agent.fsm.journal import Step
 from fsm_agent.fsm.pause_point import PausePoint
 from fsm_agent.fsm.pipeline import Layer, Perform, Pipeline
-from fsm_agent.output import NOT_TAKEN, OutputType
 from fsm_agent.providers.choose import GUESSES
+from fsm_agent.request import NotYet
 from fsm_agent.runtime.authority import Admission
 from fsm_agent.runtime.budget import IterationBudget, SpentBudget, tree_budget
 from fsm_agent.runtime.events import (
@@ -73,7 +71,6 @@ from fsm_agent.runtime.events import (
     ToolStart,
     Transition,
 )
-from fsm_agent.runtime.ports import NotYet
 from fsm_agent.sessions.session import Session
 from fsm_agent.sessions.store.fence import NO_TURN, Fence
 from fsm_agent.sessions.store.pending import Pending, PendingItems
@@ -83,10 +80,14 @@ from fsm_agent.tools import RunContext
 from fsm_agent.tools.result import answer_result
 from fsm_agent.tools.runner import NOWHERE, UNKNOWN_EFFECT
 from fsm_agent.toolsets.agent import ToolContext, bridged
-from fsm_agent_states.logic.calls import PROGRAMMATIC
+from fsm_agent_states.logic.running import DENIED, PROGRAMMATIC
 from fsm_agent_states.turn import TurnState
 
+if TYPE_CHECKING:
+    from fsm_agent.features.answers import Answers
+
 Ended = ToolOutcome | ProgramAsks | NotYet
+NOT_TAKEN = "not taken: call it alone when all others have their results"
 UNASKED = "it was not approved"
 FROM_A_FILE = (
     "this turn came in a file: it continues with this agent's model, tools, and rules, and every"
@@ -94,14 +95,13 @@ FROM_A_FILE = (
 )
 NO_PROGRAM_WAITS = "its result comes later, and a program cannot wait for that. Do not call it again."
 INTERRUPTED_WHILE_WAITING = f"The user interrupted before the result came. {UNKNOWN_EFFECT}"
-DENIED = "denied: {why}. Do not try the same thing in other words; ask the user or continue without."
 
 
 class EffectHandler:
     """Performs the requests of one turn through its ``pipeline``; ``fsm_agent.conversation.effects`` defines
     them. ``session``: the turn's current session, which compactions change. ``fence``: the turn's right to
     write, by default unrestricted, for requests outside of a turn. ``imported``: the turn was imported from a
-    file. ``cut_off``: keys of calls that were running when another process ended. ``output``: the type of its
+    file. ``cut_off``: keys of calls that were running when another process ended. ``answers``: checks a typed
     answer. ``points``: performs requests of extensions. ``features``: those of this turn, if they differ from
     the agent's."""
 
@@ -114,7 +114,7 @@ class EffectHandler:
         *,
         imported: bool = False,
         scene: Callable[[], RunContext[Any]] = lambda: NOWHERE,
-        output: OutputType[Any] | None = None,
+        answers: Answers | None = None,
         features: Sequence[Extension] = (),
     ) -> None:
         self.turn, self.fence, turn_id = turn, fence, fence.turn_id
@@ -130,11 +130,7 @@ class EffectHandler:
         suspends = bool(turn_id) and services.settings.approval.unanswered == "suspend"
         items = PendingItems(lambda: services.store.database, services.clock.now)
         self._waiting = Waiting(items, fence, suspends)
-        self.answers = (
-            None
-            if output is None
-            else Answers(output, services.clock, services.settings, services.signals, scene)
-        )
+        self.answers = answers
         self.bugs: list[BaseException] = []
         own = () if self.answers is None else (self.answers,)
         features = features or services.features

@@ -13,20 +13,16 @@ from typing import Any
 from fsm_agent.approvals.rules import Grants
 from fsm_agent.approvals.service import Approvals
 from fsm_agent.conversation.effects import Tell
-from fsm_agent.conversation.handover import NAME
+from fsm_agent.conversation.result import NAME
 from fsm_agent.conversation.wire.options import check_options
 from fsm_agent.errors import ConfigError, near
-from fsm_agent.extension import extensions_of, tools_in
-from fsm_agent.features.answers import output_type_of
-from fsm_agent.features.background import background_of
-from fsm_agent.features.built_in import features_of
-from fsm_agent.features.checkpoints import FileCheckpoints
-from fsm_agent.features.children import ChildAgentFactory
+from fsm_agent.extension import asks_of, extensions_of, tools_in
+from fsm_agent.features.built_in import FileCheckpoints, features_of, memory_of, output_type_of
+from fsm_agent.features.children import ChildAgentFactory, background_of
 from fsm_agent.features.ground import RESULTS
 from fsm_agent.features.handoffs import AgentTool, transfer_tools
-from fsm_agent.features.memory import MemoryRecall
-from fsm_agent.features.points import asks_of
-from fsm_agent.memory.files import Notes
+from fsm_agent.fsm.pause_point import TurnInbox
+from fsm_agent.memory import Notes
 from fsm_agent.options import DEFAULT, ENTRY, FILE_SERVERS, AgentOptions, by_task
 from fsm_agent.providers.catalog import LearnedFacts
 from fsm_agent.providers.choose import Choice, connect
@@ -34,16 +30,14 @@ from fsm_agent.providers.config_file import Config, config_of, database_secrets,
 from fsm_agent.providers.credentials import hide_from_children, unkept
 from fsm_agent.providers.failover import Backend, Backends, fallback_backends, make_backend
 from fsm_agent.runtime.callbacks import Callbacks
+from fsm_agent.runtime.clock import Backoff, SystemClock
 from fsm_agent.runtime.events import ToolProgress
 from fsm_agent.runtime.ports import Clock, ModelPort
-from fsm_agent.runtime.turn_inbox import TurnInbox
 from fsm_agent.sessions.checkpoints import FOLDER as CHECKPOINTS
 from fsm_agent.sessions.store import Store, store_for
 from fsm_agent.sessions.store.kept_values import KeptValues
 from fsm_agent.settings.model import DATABASE_VARIABLE, Settings
-from fsm_agent.support.clock import Backoff, SystemClock
-from fsm_agent.support.files import make_private
-from fsm_agent.support.home import LOGINS, home_of, workdir_of
+from fsm_agent.support.files import LOGINS, home_of, make_private, workdir_of
 from fsm_agent.telemetry import choose_telemetry
 from fsm_agent.tools import as_tool
 from fsm_agent.tools.decorator import ToolSource
@@ -52,9 +46,8 @@ from fsm_agent.toolsets import TOOLSETS as ALL_TOOLSETS
 from fsm_agent.toolsets import toolsets as tools_of
 from fsm_agent.toolsets.agent import AGENT_LEVEL, AGENT_TOOLSETS, BEGIN_TURNS, AgentTools, agent_tools
 from fsm_agent.toolsets.agent.child import ChildAgent
-from fsm_agent.toolsets.agent.dispatch import bridge_tools
-from fsm_agent.toolsets.programs import Programs
-from fsm_agent.toolsets.sandbox.place import ASIDE
+from fsm_agent.toolsets.sandbox import ASIDE
+from fsm_agent.toolsets.tool_context import Programs, bridge_tools
 
 DUMPS = "dumps"
 """Folder of the home directory where requests that failed are saved."""
@@ -101,10 +94,10 @@ class Services:
         self.child_factory = ChildAgentFactory(self)
         self.background = background_of(self)
         self.programs, self.notes = Programs(), Notes.at(self.home, settings.memory)
-        self.recall, self.files = MemoryRecall(self), FileCheckpoints(self)
+        self.recall, self.files = memory_of(self), FileCheckpoints(self)
         self.extensions = extensions_of(options["extensions"], settings.extensions, KeptValues(self.store))
         self.agent_tools, self.tools = _tools(self)
-        self.features = features_of(self, (self.recall, self.files))
+        self.features = features_of(self)
         self.asks, self.output = asks_of(self.features), output_type_of(options["output_type"], settings)
         names = [*self.agent_tools.names, *self.tools.lasting_names]
         unusable = check_options(self.backends.runtimes(), settings.request, names)
@@ -193,7 +186,10 @@ def _tools(made: Services) -> tuple[AgentTools, ToolRunner]:
     known = sorted((*ALL_TOOLSETS, *AGENT_TOOLSETS, FILE_SERVERS, DEFAULT))
     if unknown := [name for name in named_groups if name not in known]:
         raise ConfigError("unknown toolset", unknown[0], near(unknown[0], known))
-    own = [as_tool(one) for one in (*(options["tools"] or ()), *made.recall.tools())]
+    own = [
+        as_tool(one)
+        for one in (*(options["tools"] or ()), *(() if made.recall is None else made.recall.tools()))
+    ]
     own += tools_in(made.extensions, {one.spec.name for one in own})
     names = {one.spec.name for one in own}
     groups = [name for name in named_groups if name in ALL_TOOLSETS]

@@ -4,14 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import asdict, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fsm_agent.conversation.effects import Opened
-from fsm_agent.conversation.handover import HandoffStep
-from fsm_agent.conversation.result import ExitReason, Outcome, TurnResult, TurnUsage, VisitedState
+from fsm_agent.conversation.result import (
+    ExitReason,
+    HandoffStep,
+    Outcome,
+    TurnResult,
+    TurnUsage,
+    VisitedState,
+)
 from fsm_agent.conversation.wire.copy import WireCopy
 from fsm_agent.errors import ConfigError, StoreError
-from fsm_agent.features.answers import Answers
 from fsm_agent.fsm.base_turn import with_counters
 from fsm_agent.fsm.codec import restore
 from fsm_agent.fsm.journal import Step
@@ -29,14 +34,16 @@ from fsm_agent.settings.model import Settings, Storage
 from fsm_agent_states.build_messages import build_messages, recompose
 from fsm_agent_states.call_llm import call_llm
 from fsm_agent_states.classify_error import classify_error
-from fsm_agent_states.compaction import COMPACTION
 from fsm_agent_states.compress import compress
 from fsm_agent_states.empty_recovery import empty_recovery
 from fsm_agent_states.execute_tools import execute_tools
 from fsm_agent_states.finalize import finalize
 from fsm_agent_states.prepare import prepare
-from fsm_agent_states.table import TURN
+from fsm_agent_states.table import COMPACTION, TURN
 from fsm_agent_states.turn import COUNTERS, TurnState, limits_of
+
+if TYPE_CHECKING:
+    from fsm_agent.features.answers import Answers
 
 __all__ = [
     "DIGEST",

@@ -29,7 +29,6 @@ from fsm_agent.composition.turn_wiring import (
     share_wire,
 )
 from fsm_agent.conversation.effects import AskExtension, CloseTurn, Compacted, OpenTurn, Runtime
-from fsm_agent.conversation.handover import HandoffStep
 from fsm_agent.conversation.history import read_history
 from fsm_agent.conversation.messages import Message
 from fsm_agent.conversation.parts import (
@@ -44,20 +43,17 @@ from fsm_agent.conversation.parts import (
     text_of_file,
     text_only,
 )
-from fsm_agent.conversation.result import TurnResult
+from fsm_agent.conversation.result import HandoffStep, TurnResult
 from fsm_agent.conversation.wire.form import View, obstacle
 from fsm_agent.errors import ConfigError, SessionBusy, StoreError
 from fsm_agent.extension import Extension, close_all, prompts_in
-from fsm_agent.features.answers import output_type_again, output_type_of
-from fsm_agent.features.built_in import limit_features
+from fsm_agent.features.built_in import answers_of, limit_features, output_type_again, output_type_of
 from fsm_agent.fsm.journal import Step
 from fsm_agent.fsm.pause_point import PausePoint
-from fsm_agent.memory.files import recall_files
+from fsm_agent.memory import recall_files
 from fsm_agent.options import AgentOptions, has_built_in_tools, refuse_other_limits
-from fsm_agent.output import OutputType
 from fsm_agent.prompt import Recalled, Sources, prompt_of
 from fsm_agent.runtime.events import Named, StatusText
-from fsm_agent.runtime.turn_limiter import TurnLimiter
 from fsm_agent.sessions.session import Session
 from fsm_agent.sessions.store import Begun, Claim, NewTurn
 from fsm_agent.sessions.store.database import Job
@@ -69,6 +65,7 @@ from fsm_agent.sessions.store.pending import Pending
 from fsm_agent.sessions.store.rewind import Position
 from fsm_agent.sessions.store.rows import first_user_words
 from fsm_agent.sessions.turn import DurableTurn, DurableTurns, Enter, EnterBehind, new_turn_id
+from fsm_agent.sessions.turn_limiter import TurnLimiter
 from fsm_agent.settings.model import Limits, PartSettings
 from fsm_agent.support.installation import install_command
 from fsm_agent.support.media import ImageBounds, UnusableMedia, fit_image, text_of_pdf
@@ -77,6 +74,7 @@ from fsm_agent.tools import RunContext
 from fsm_agent.toolsets.agent.background import budget_below, children_of
 
 if TYPE_CHECKING:
+    from fsm_agent.output import OutputType
     from fsm_agent.sessions.store.undo import Undone
 
 # ----------------------------------------------------------------------------------------------------
@@ -338,7 +336,7 @@ class AgentTurns:
         # a memory must not learn from a stranger's text
         state.setup.set_environment(
             attended=self.services.callbacks.has("approval"),
-            has_memory=self.services.recall.there and not imported,
+            has_memory=self._remembers() and not imported,
         )
         output = (
             output_type_again(state.setup.output, output_type, self.services.output, self.settings)
@@ -378,10 +376,13 @@ class AgentTurns:
             user_content=content,
             runtime=self.services.backends.runtime(),
             attended=self.services.callbacks.has("approval"),
-            has_memory=self.services.recall.there,
+            has_memory=self._remembers(),
             asks=self.services.asks.requests,
             meter=session.meter,
         )
+
+    def _remembers(self) -> bool:
+        return self.services.recall is not None and self.services.recall.there
 
     def _output_type(self, given: Any) -> OutputType[Any] | None:
         return self.services.output if given is None else output_type_of(given, self.settings)
@@ -421,7 +422,7 @@ class AgentTurns:
             fence,
             imported=imported,
             scene=scene,
-            output=output,
+            answers=None if output is None else answers_of(output, self.services, scene),
             features=features,
         )
 
@@ -431,7 +432,10 @@ class AgentTurns:
 
         async def recall() -> Recalled:
             notes = self.services.notes if built_in else None
-            return recall_files(notes, *await self.services.recall.prompt_block(session.id))
+            memory = self.services.recall
+            return recall_files(
+                notes, *(("", "") if memory is None else await memory.prompt_block(session.id))
+            )
 
         sources = Sources(
             home=self.services.home,
@@ -499,7 +503,8 @@ class AgentTurns:
         """Close the resources of turns: programs, memory, tools, extensions, connections."""
         services, child = self.services, self.options["inherits"] is not None
         await services.programs.end()
-        await services.recall.aclose()
+        if services.recall is not None:
+            await services.recall.aclose()
         await services.tools.aclose()
         services.agent_tools.close()
         if not child:

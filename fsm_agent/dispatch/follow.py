@@ -14,8 +14,7 @@ from collections.abc import AsyncIterator, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol, Self
 
-from fsm_agent.conversation.handover import next_turn_id
-from fsm_agent.conversation.result import TurnResult, VisitedState
+from fsm_agent.conversation.result import TurnResult, VisitedState, next_turn_id
 from fsm_agent.errors import ConfigError, TurnSuspended
 from fsm_agent.runtime.events import (
     NAMES,

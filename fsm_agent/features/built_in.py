@@ -1,20 +1,45 @@
-"""The list of an agent's features: which it has, and the order of their layers."""
+"""The list of an agent's features: which it has, and the order of their layers. One that is off is not
+loaded; the two that every agent has are here."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import asyncio
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
-from fsm_agent.extension import Extension
-from fsm_agent.features.background import BackgroundTasks
-from fsm_agent.features.callbacks import CallbackCalls
+from fsm_agent.conversation.effects import (
+    AnswerProgram,
+    FilesKept,
+    KeepFiles,
+    OutputSpec,
+    RunTool,
+    ToolOutcome,
+    Transform,
+    Transformed,
+)
+from fsm_agent.errors import StoreError
+from fsm_agent.extension import Extension, Here, Part
+from fsm_agent.features.children import BackgroundTasks
 from fsm_agent.features.ground import Ground
+from fsm_agent.fsm.pipeline import Layer, Perform
+from fsm_agent.runtime.callbacks import Callbacks
+from fsm_agent.runtime.events import ToolComplete, ToolProgress
+from fsm_agent.sessions.checkpoints import Checkpoints
 from fsm_agent.settings.model import Settings
+from fsm_agent.support.texts import one_line
 from fsm_agent.telemetry import tracing_of
 
+if TYPE_CHECKING:
+    from fsm_agent.features.answers import Answers
+    from fsm_agent.features.memory import MemoryRecall
+    from fsm_agent.output import OutputType
+    from fsm_agent.tools import RunContext
 
-def features_of(ground: Ground, always: Sequence[Extension]) -> tuple[Extension, ...]:
-    """The features of an agent, the outermost first; one that is off is not loaded. ``always``: those that
-    every agent has, behind the others."""
+
+def features_of(ground: Ground) -> tuple[Extension, ...]:
+    """The features of an agent, the outermost first."""
     options, found = ground.options, list[Extension]()
     if ground.telemetry is not None:
         found.append(tracing_of(ground.telemetry, ground.store))
@@ -29,7 +54,7 @@ def features_of(ground: Ground, always: Sequence[Extension]) -> tuple[Extension,
         from fsm_agent.features.context_engine import EngineCalls
 
         found.append(EngineCalls(ground))
-    found += always
+    found += [*(() if ground.recall is None else (ground.recall,)), ground.files]
     if ground.background is not None:
         found.append(BackgroundTasks(ground.background, ground))
     return tuple(found)
@@ -42,3 +67,114 @@ def limit_features(
     from fsm_agent.features.limits import Limits
 
     return (Limits(ground, settings), *(one for one in features if not isinstance(one, Limits)))
+
+
+def memory_of(ground: Ground) -> MemoryRecall | None:
+    """The feature ``memory`` of an agent with an external memory, or with callbacks, which may give context.
+    Raises ``ConfigError``."""
+    if ground.options["memory"] is None and ground.options["callbacks"] is None:
+        return None
+    from fsm_agent.features.memory import MemoryRecall
+
+    return MemoryRecall(ground)
+
+
+def output_type_of(wanted: Any, settings: Settings) -> OutputType[Any] | None:
+    """What an answer has to be; ``None`` for ``str``, which every answer is. Raises ``ConfigError``."""
+    if wanted is None or wanted is str:
+        return None
+    from fsm_agent.features.answers import output_type_of
+
+    return output_type_of(wanted, settings)
+
+
+def output_type_again(
+    stored: OutputSpec | None, given: Any, agents: OutputType[Any] | None, settings: Settings
+) -> OutputType[Any] | None:
+    """The type of the answer of a turn that is resumed. Raises ``ConfigError``."""
+    if stored is None and given is None:
+        return None
+    from fsm_agent.features.answers import output_type_again
+
+    return output_type_again(stored, given, agents, settings)
+
+
+def answers_of(kind: OutputType[Any], ground: Ground, scene: Callable[[], RunContext[Any]]) -> Answers:
+    """The feature of a turn whose answer has to be of a type."""
+    from fsm_agent.features.answers import Answers
+
+    return Answers(kind, ground.clock, ground.settings, ground.signals, scene)
+
+
+# ----------------------------------------------------------------------------------------------------
+# The feature ``callbacks``: those that may change the outcome of a call and the answer that is delivered.
+
+
+class CallbackCalls(Extension):
+    """Of one agent."""
+
+    name = "callbacks"
+
+    def __init__(self, ground: Ground) -> None:
+        self._callbacks = ground.callbacks
+
+    def in_turn(self, here: Here) -> Part:
+        outcomes = Layer("outcomes", partial(self._outcome, here), (RunTool, AnswerProgram))
+        return Part({Transform: self._transform}, (outcomes,))
+
+    async def _outcome(
+        self, here: Here, request: RunTool | AnswerProgram, turn: Any, call_next: Perform
+    ) -> Any:
+        """Let the callback ``after_tool`` change the outcome of a call, and publish it; one that fails leaves
+        it as it is. A program that asks for something has no outcome yet, and neither has a call whose result
+        comes later."""
+        callbacks, call = self._callbacks, here.call_of(request)
+        ended = await call_next(request)
+        if call is None or not isinstance(ended, ToolOutcome):
+            return ended
+        outcome, arguments = ended, dict(call.arguments)
+        if callbacks.has("after_tool"):
+            values = (call.name, dict(arguments), outcome.text, outcome.status)
+            said = await callbacks.ask_text("after_tool", *values)
+            outcome = outcome if said is None else replace(outcome, text=said)
+        callbacks.publish(ToolComplete(call.call_id, call.name, arguments, outcome.text, outcome.status))
+        publish_progress(callbacks, "completed", call, lambda: outcome.text)
+        return outcome
+
+    async def _transform(self, request: Transform) -> Transformed:
+        answer = await self._callbacks.ask_text("transform", request.text)
+        return Transformed(None if answer == request.text else answer)
+
+
+def publish_progress(callbacks: Callbacks, what: str, call: RunTool, preview: Callable[[], str]) -> None:
+    """Publish how far a call is."""
+    if callbacks.hears(ToolProgress):
+        callbacks.publish(ToolProgress(what, call.name, one_line(preview(), 120)))
+
+
+# ----------------------------------------------------------------------------------------------------
+# The feature ``checkpoints``: keeps the files of the working directory before a tool changes them.
+
+
+class FileCheckpoints(Extension):
+    """Of one agent. What is too much to be kept is reported by the turn; where there is never a checkpoint,
+    ``doctor`` says it."""
+
+    name = "checkpoints"
+
+    def __init__(self, ground: Ground) -> None:
+        self.checkpoints = Checkpoints(ground.home, ground.workdir, ground.settings.checkpoints)
+
+    def in_turn(self, here: Here) -> Part:
+        return Part({KeepFiles: partial(self._keep, here)})
+
+    async def _keep(self, here: Here, request: KeepFiles) -> FilesKept:
+        if why := self.checkpoints.trouble:
+            return FilesKept(problem=why)
+        about = {"session": here.session.id, "turn": here.fence.turn_id}
+        try:
+            made = await asyncio.to_thread(self.checkpoints.make, request.key, tool=request.tool, **about)
+        except StoreError as error:
+            here.tell(f"no checkpoint of the files before {request.tool}, which runs all the same: {error}")
+            return FilesKept(problem=str(error))
+        return FilesKept(made.id)

@@ -28,7 +28,6 @@ from typing import Any, ClassVar, Protocol
 from fsm_agent.conversation.effects import Failure, ModelRequest
 from fsm_agent.conversation.json_reading import OverlyNestedError, json_of
 from fsm_agent.conversation.messages import ModelReply
-from fsm_agent.providers.connections import departing, watch_requests
 from fsm_agent.providers.failures import failure_from, little_left, shape_failure
 from fsm_agent.providers.reply_values import (
     ERROR_BYTES,
@@ -39,7 +38,7 @@ from fsm_agent.providers.reply_values import (
     too_much,
     within_limits,
 )
-from fsm_agent.providers.transport import BadBody
+from fsm_agent.providers.transport import BadBody, departing, watch_requests
 from fsm_agent.runtime.ports import TRACE_HEADERS, StreamSink
 
 # Clients shared by ports: one for each loop, address, key and set of headers. Making a client takes longer
@@ -236,8 +235,8 @@ class SdkPort(ABC):
     def _parse_body(self, body: Any, sink: StreamSink) -> ModelReply | Failure:
         """Read a reply that is one JSON object."""
 
-    def _stream_error(self, event: Any) -> Failure | None:
-        """The error that a provider sends in place of an event, where the growing reply does not look for
+    def _stream_error(self, event: Mapping[str, Any]) -> Failure | None:
+        """The ``error`` that a provider sends in place of an event, where the growing reply does not look for
         one."""
         return None
 
@@ -262,18 +261,10 @@ class SdkPort(ABC):
 
     async def _send(self, client: Any, request: ModelRequest) -> Any:
         """Open the response of a request through the SDK's low-level door; its body is not read yet."""
-        import httpx2
-
         kind = "text/event-stream" if request.stream else "application/json"
         fixed = {"Content-Type": "application/json", "Accept": kind}
-        headers = {**TRACE_HEADERS.get(), **self._key_headers(), **fixed}
-        return await client.post(
-            self.path,
-            content=request.body,
-            cast_to=httpx2.Response,
-            stream=True,
-            options={"headers": headers, "params": self._query, "max_retries": 0},
-        )
+        headers = {**self._key_headers(), **fixed}
+        return await client.post_content(self.path, request.body, headers, self._query)
 
     async def call(self, request: ModelRequest, sink: StreamSink) -> ModelReply | Failure:
         """Send one request and report its deltas. Raises only ``CancelledError``, with the connection
@@ -314,7 +305,8 @@ class SdkPort(ABC):
                 if (count := count + 1) > EVENTS:
                     return too_much(f"it sent more than {EVENTS:,} events")
                 event = json_of(data)
-                if (failure := self._stream_error(event)) is not None:
+                fails = isinstance(event, dict) and "error" in event
+                if fails and (failure := self._stream_error(event)) is not None:
                     return failure
                 growing.feed(event)
             if growing.finished:
@@ -336,8 +328,7 @@ class SdkPort(ABC):
     async def rebuild(self) -> None:
         """Use none of the connections that there are; the next call makes new ones."""
         if self._shared is not None:
-            from fsm_agent.providers.connections import renew
-            from fsm_agent.providers.transport import origin_of
+            from fsm_agent.providers.transport import origin_of, renew
 
             renew(origin_of(self._shared.client.base_url))
             self._shared.retire()
@@ -351,9 +342,10 @@ class SdkPort(ABC):
 
     async def ready(self) -> Any:
         """The client of this event loop. Raises ``ImportError`` when the SDK cannot be imported."""
-        sdk, loop = await sdk_module(self.sdk), asyncio.get_running_loop()
-        await sdk_module("aiohttp")
+        loop = asyncio.get_running_loop()
         if self._shared is None or self._loop is not loop:
+            sdk = await sdk_module(self.sdk)
+            await sdk_module("aiohttp")
             self._shared, self._loop = SharedClient.of(self._pool_key(), lambda: self._make(sdk)), loop
         return self._shared.client
 
@@ -369,6 +361,12 @@ class SdkPort(ABC):
         return within_limits(self._parse_body(body, sink))
 
 
+@functools.cache
+def omitted(sdk: Any) -> Any:
+    """The value of a header that an SDK must not send: one object, by which a head is known again."""
+    return sdk.Omit()
+
+
 def http_client(headers: Mapping[str, str]) -> Any:
     """An HTTP client of the connections that all of this process share. It follows no redirect, keeps no
     cookie, and reads no more of a response than ``reply_limits`` say. ``headers`` go out with every
@@ -378,7 +376,8 @@ def http_client(headers: Mapping[str, str]) -> Any:
     from fsm_agent.providers.transport import ENCODINGS, AioClient, BoundedBody
 
     async def added(request: Any) -> None:
-        request.headers.update(headers)
+        if more := {**TRACE_HEADERS.get(), **headers}:
+            request.headers.update(more)
 
     async def bounded(response: Any) -> None:
         """A hook for responses whose bodies are not read yet."""
@@ -450,14 +449,12 @@ class EventLines:
         for line in lines:
             if line.startswith(b"data:"):
                 self._data_size += len(line)
-                self._judge()
+                if self._data_size > self._most:
+                    break
                 self._data.append(line[6:] if line[5:6] == b" " else line[5:])
             elif not line:
                 data, self._data, self._data_size = b"\n".join(self._data), [], 0
                 found += [data.decode()] if data else ()
-        self._judge()
-        return found
-
-    def _judge(self) -> None:
         if self._begun_size + self._data_size > self._most:
             raise BadBody(f"it sent an event of more than {self._most:,} bytes")
+        return found

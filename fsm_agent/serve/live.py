@@ -17,7 +17,7 @@ from operator import attrgetter
 from typing import Any, Literal, NamedTuple
 
 from fsm_agent.conversation.effects import RunTool, ToolOutcome
-from fsm_agent.conversation.handover import next_turn_id
+from fsm_agent.conversation.result import next_turn_id
 from fsm_agent.dispatch.follow import Place, ServedEvent, event_at
 from fsm_agent.fsm.journal import Exchange
 from fsm_agent.fsm.pause_point import PausePoint
@@ -165,8 +165,11 @@ class LiveTurn:
 
     def _wake(self) -> None:
         waiting, self._waiting = self._waiting, []
+        here = asyncio._get_running_loop() if waiting else None
         for loop, arrived in waiting:
-            if not loop.is_closed():
+            if loop is here:  # mostly: waking a loop from outside is a system call
+                arrived.set()
+            elif not loop.is_closed():
                 loop.call_soon_threadsafe(arrived.set)
 
 

@@ -22,9 +22,8 @@ from fsm_agent.support.processes import send
 from fsm_agent.tools import Tool, ToolFailure
 from fsm_agent.toolsets.process import TERM_GRACE, ProcessEnded, run, run_errors
 from fsm_agent.toolsets.process_supervisor import SupervisorOrder
-from fsm_agent.toolsets.programs import PROGRAM_DOOR, ProgramDoor
-from fsm_agent.toolsets.sandbox import LOCAL, CommandPlace
-from fsm_agent.toolsets.sandbox.place import command_tool
+from fsm_agent.toolsets.sandbox import LOCAL, CommandPlace, command_tool
+from fsm_agent.toolsets.tool_context import PROGRAM_DOOR, ProgramDoor
 
 # The channel on which a program requests tool calls: an unnamed socket pair whose far end is open in that
 # program only. Holding that end identifies the program. The channel closes when the program ends.

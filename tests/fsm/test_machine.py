@@ -13,15 +13,15 @@ from pathlib import Path
 import pytest
 
 from fsm_agent import Agent, tool
+from fsm_agent.composition.model_caller import StreamAccumulator
 from fsm_agent.errors import StuckTurn, TableError, UndeclaredEvent
 from fsm_agent.fsm.machine import Machine, TurnLike
 from fsm_agent.fsm.table import Counter, Rung, Table, end, go, left, lines_of, on
 from fsm_agent.fsm.verify import verify_table
 from fsm_agent.runtime.callbacks import Callbacks
+from fsm_agent.runtime.clock import SystemClock
 from fsm_agent.runtime.events import ToolProgress, Transition
-from fsm_agent.runtime.stream_accumulator import StreamAccumulator
 from fsm_agent.sessions.store import SqliteDatabase, Store
-from fsm_agent.support.clock import SystemClock
 from fsm_agent.testing import call, text, tools
 from fsm_agent.testing.scripts import CountingTurn
 from fsm_agent_states.table import TURN
@@ -136,7 +136,7 @@ def test_a_guard_that_fails_changes_nothing(machine: Machine) -> None:
 def test_a_truthy_comparison_counts_as_true() -> None:
     class Odd(int):
         def __lt__(self, other: object) -> bool:
-            return 2  # type: ignore[return-value]
+            return 2
 
     lines = lines_of({"A": [on("x", Rung("loop", "A", left("n"), ("n",)), end("out", "E"), why="")]})
     table = Table("t", ("A", "E"), "E", (Counter("n"),), lines)

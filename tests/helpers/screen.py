@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -28,7 +29,7 @@ _WHERE = b"\x1b[6n"
 class Screen:
     """``rows`` are the rows of the screen now; ``shown`` is the same without what differs from run to run."""
 
-    def __init__(self, child: pexpect.spawn, columns: int, lines: int) -> None:
+    def __init__(self, child: Any, columns: int, lines: int) -> None:
         self._child = child
         self._screen = pyte.Screen(columns, lines)
         self._stream = pyte.ByteStream(self._screen)

@@ -13,9 +13,18 @@ import pytest
 from fsm_agent import Settings
 from fsm_agent.conversation.messages import Message
 from fsm_agent.errors import ConfigError
-from fsm_agent.memory import EntryRefused, MemoryFile, Notes, Operation
-from fsm_agent.memory.external import ExternalMemory, check_provider
-from fsm_agent.memory.files import apply_operations, entries_of, recall_files, text_of
+from fsm_agent.memory import (
+    EntryRefused,
+    ExternalMemory,
+    MemoryFile,
+    Notes,
+    Operation,
+    apply_operations,
+    check_provider,
+    entries_of,
+    recall_files,
+    text_of,
+)
 from fsm_agent.settings.model import Memory
 from fsm_agent.support.files import lock_file
 from fsm_agent.support.texts import with_memory_block, without_memory_block
@@ -332,7 +341,7 @@ def test_what_is_left_is_stored_at_the_end_of_the_process(tmp_path: Path) -> Non
     program = (
         "import sys, time; from pathlib import Path\n"
         "from fsm_agent import Settings\n"
-        "from fsm_agent.memory.external import ExternalMemory\n"
+        "from fsm_agent.memory import ExternalMemory\n"
         "from fsm_agent.testing import FakeClock\n"
         "class Slow:\n"
         "    def sync(self, user, answer):\n"

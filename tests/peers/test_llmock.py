@@ -18,8 +18,8 @@ from fsm_agent import Agent, TurnResult, tool
 from fsm_agent.conversation.history import sendable, violations
 from fsm_agent.conversation.messages import Message
 from fsm_agent.fsm.runner import Step
+from fsm_agent.runtime.clock import SystemClock
 from fsm_agent.runtime.ports import Clock
-from fsm_agent.support.clock import SystemClock
 from fsm_agent.testing import FakeClock
 from fsm_agent.testing.wires import chat_rows
 from tests.helpers.harness import SHOWN, TOOLS, Heard, assert_legal_path

@@ -11,19 +11,21 @@ from typing import Any, get_args
 import pytest
 
 from fsm_agent import Settings
-from fsm_agent.prompt import Recalled, Sources, StoredPrompt, prompt_of
-from fsm_agent.prompt.book import (
+from fsm_agent.prompt import (
     ENFORCE,
     GOOGLE_NOTE,
     IDENTITY,
     OPENAI_NOTE,
     SOUL,
+    Recalled,
+    Sources,
+    StoredPrompt,
     enforcement,
     platform_hint,
+    prompt_of,
     system_line,
 )
-from fsm_agent.prompt.files import cap_of, project, read
-from fsm_agent.prompt.skills import find_skills, front_matter
+from fsm_agent.prompt.files import cap_of, find_skills, front_matter, project, read
 from fsm_agent.settings.model import Prompt
 from fsm_agent.support.untrusted import scan
 from fsm_agent.tools import ToolFailure

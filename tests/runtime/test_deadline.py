@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from fsm_agent.runtime.deadline import Finish, wait_with_deadline
+from fsm_agent.runtime.clock import Finish, wait_with_deadline
 from fsm_agent.runtime.events import EVERYWHERE, TURN, Stream, running
 
 
@@ -26,7 +26,7 @@ class Resumed:
             try:
                 pending = next(steps)
             except StopIteration as stop:
-                return stop.value  # type: ignore[no-any-return]
+                return stop.value
             yield pending
 
 

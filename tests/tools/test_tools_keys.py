@@ -16,7 +16,7 @@ import pytest
 from fsm_agent import Agent
 from fsm_agent.conversation.effects import RunTool, ToolOutcome
 from fsm_agent.errors import ConfigError
-from fsm_agent.support.clock import SystemClock
+from fsm_agent.runtime.clock import SystemClock
 from fsm_agent.support.threads import Workers
 from fsm_agent.support.untrusted import wrap_untrusted
 from fsm_agent.testing import FakeClock, ScriptedModel, call, text, tools
@@ -235,12 +235,12 @@ def test_calls_in_one_thread_do_not_see_each_others_context() -> None:
         mark.set(word)
         return before
 
-    async def calls() -> list[str]:
+    async def calls() -> list[Any]:
         runner, interrupted = ToolRunner([leave], clock=SystemClock()), asyncio.Event()
         requests = [RunTool(str(n), "leave", {"word": str(n)}, 5.0) for n in range(5)]
-        return [(await runner.run(request, interrupted)).text for request in requests]
+        return [await runner.run(request, interrupted) for request in requests]
 
-    assert asyncio.run(calls()) == ["nothing"] * 5
+    assert [outcome.text for outcome in asyncio.run(calls())] == ["nothing"] * 5
     assert set(threads) == {"tool-leave"}
 
 

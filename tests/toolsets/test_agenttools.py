@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 
 from fsm_agent import Agent, tool
-from fsm_agent.conversation.compaction import Division, assemble
-from fsm_agent.conversation.compaction.summary import todos_to_carry
+from fsm_agent.conversation.compaction import Division, assemble, todos_to_carry
 from fsm_agent.conversation.effects import RunTool
 from fsm_agent.conversation.messages import Message, ToolCall
 from fsm_agent.errors import ConfigError
@@ -43,7 +42,7 @@ def test_the_registry_refuses_names_that_the_agent_handles(tmp_path: Path) -> No
     clock = FakeClock()
     runner = ToolRunner([], clock=clock, reserved=AGENT_LEVEL)
     for name in ("todo", "session_search", "clarify", "delegate_task", "memory"):
-        outcome = asyncio.run(runner.run(RunTool("c1", name, {}, 5), asyncio.Event()))
+        outcome: Any = asyncio.run(runner.run(RunTool("c1", name, {}, 5), asyncio.Event()))
         assert outcome.status == "error"
         assert "part of the agent" in outcome.text
     with pytest.raises(ConfigError, match="todo"):

@@ -16,8 +16,8 @@ from typing import Any
 import pytest
 
 from fsm_agent.conversation.effects import RunTool
+from fsm_agent.runtime.clock import SystemClock
 from fsm_agent.settings.model import Settings
-from fsm_agent.support.clock import SystemClock
 from fsm_agent.testing import FakeClock
 from fsm_agent.tools import ToolRunner, tool
 from fsm_agent.tools.runner import UNKNOWN_EFFECT
@@ -37,11 +37,17 @@ def anyio_backend() -> str:
 
 
 @pytest.fixture(scope="module")
-async def shared(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Bench]:
-    """A server, ready, for all tests that do it no harm."""
+async def running(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Bench]:
     async with bench(tmp_path_factory.mktemp("shared"), {"s": program()}) as table:
-        assert await table.ready() == ()
         yield table
+
+
+@pytest.fixture
+async def shared(running: Bench) -> Bench:
+    """A server for all tests that do it no harm, ready as for a new turn: another test may have given its
+    tools other names."""
+    assert await running.ready() == ()
+    return running
 
 
 async def test_tools_are_listed_and_called(tmp_path: Path) -> None:
@@ -50,7 +56,9 @@ async def test_tools_are_listed_and_called(tmp_path: Path) -> None:
         # a turn that another process began may call a tool before any is listed
         assert (await table.call("s__echo", text="resumed")).text == "resumed"
         for name in ("s__nothing", "other__echo"):
-            assert "Unknown tool" in (await table.call(name)).text
+            unknown = (await table.call(name)).text
+            assert unknown.startswith(f"Unknown tool '{name}'. Available: s__")
+            assert "s__echo" in unknown
         assert await table.ready() == ()
         assert "s__echo" in table.names
         assert table.runner.lasting_names == ("mcp:s",)
@@ -86,7 +94,8 @@ async def test_names_that_are_taken_are_avoided(shared: Bench) -> None:
     await runner.ready(asyncio.Event())
     named = [spec.name for spec in runner.specs if spec.name.startswith("s__echo")]
     assert len(named) == len(set(named)) == 2
-    assert (await runner.run(RunTool("c", "s__echo", {}, 5), asyncio.Event())).text == "mine"
+    outcome: Any = await runner.run(RunTool("c", "s__echo", {}, 5), asyncio.Event())
+    assert outcome.text == "mine"
 
 
 async def test_a_request_never_holds_more_tools_than_providers_take(tmp_path: Path) -> None:
@@ -395,7 +404,7 @@ def test_no_process_is_left_when_the_program_ends(ending: str, tmp_path: Path) -
     launch = program(stubborn=True, child=str(grandchild))
     script = f"""
 import asyncio, os, pathlib, signal
-from fsm_agent.support.clock import SystemClock
+from fsm_agent.runtime.clock import SystemClock
 from fsm_agent.toolsets.mcp import McpServers
 from fsm_agent.settings.model import Settings
 from tests.helpers.mcp_bench import PATIENT

@@ -18,9 +18,15 @@ from typing import Any
 
 from fsm_agent.composition.turn_wiring import DIGEST, KIND, recompose, restore_turn
 from fsm_agent.debug.core.breakpoints import Breakpoint, BreakpointHit, Breakpoints, MoveFacts
-from fsm_agent.debug.core.commands import Command, ReplaceBreakpoints, read_command
+from fsm_agent.debug.core.commands import (
+    Command,
+    DebugEvent,
+    Listener,
+    ReplaceBreakpoints,
+    Status,
+    read_command,
+)
 from fsm_agent.debug.core.engines import Engine, LocalEngine, RecordedEngine, Runs
-from fsm_agent.debug.core.events import DebugEvent, Listener, Status
 from fsm_agent.debug.core.record import WINDOW, Record
 from fsm_agent.debug.core.remote import RemoteDebugClient
 from fsm_agent.errors import ConfigError
@@ -131,8 +137,7 @@ def compose_request(store: Store, turn_id: str, at: int) -> dict[str, Any]:
 
 class Debugger:
     """``record`` is what the turn did, ``cursor`` where a person looks, ``status`` where the engine is.
-    Commands and listeners may be used from any thread; see ``fsm_agent.debug.core.commands`` and ``events``
-    for what there is."""
+    Commands and listeners may be used from any thread; ``fsm_agent.debug.core.commands`` has both."""
 
     def __init__(self, store: Store, record: Record, engine: Engine, kind: TurnKind = KIND) -> None:
         self.record, self.engine, self.kind = record, engine, kind

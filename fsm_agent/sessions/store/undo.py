@@ -11,8 +11,8 @@ import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 
-from fsm_agent.conversation.handover import is_next_turn
 from fsm_agent.conversation.messages import Message
+from fsm_agent.conversation.result import is_next_turn
 from fsm_agent.conversation.token_meter import ContextMeter
 from fsm_agent.errors import ConfigError
 from fsm_agent.fsm.codec import dumps

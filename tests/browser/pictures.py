@@ -17,6 +17,9 @@ from tests.browser.scenes import TAIL, cleaner, failed_turn, lengthened, long_tu
 
 FOLDER = Path(__file__).parents[2] / "docs" / "pictures"
 SIZE = {"width": 1280, "height": 800}
+LOADED = """() => document.querySelector("#panel[aria-busy=false] h2")
+    && ![...document.querySelectorAll("[id^=move-] .wide")].some((one) => one.textContent === "…")"""
+"""The moves in view, and the one that is looked at, have come."""
 
 
 def main() -> None:
@@ -42,6 +45,7 @@ def main() -> None:
         own_table(browser)
         page = opened(browser, servers[0].url.replace(turn, long), dark=True)
         page.locator(".lane-canvas").click(position={"x": 300, "y": 20})
+        page.wait_for_function(LOADED)
         shot(page, "debugger-20000-moves")
         browser.close()
     for server, workshop in zip(servers, workshops, strict=True):

@@ -109,7 +109,7 @@ class Drawn {
     const counts = new Map();
     for (const [row, count] of taken) counts.set(this.name(row), (counts.get(this.name(row)) || 0) + count);
     const [[name, count], ...others] = [...counts].sort((a, b) => b[1] - a[1]);
-    return `${short(name, LONGEST)} ×${count.toLocaleString("en")}${others.length ? ` +${others.length}` : ""}`;
+    return `${short(name, room)} ×${count.toLocaleString("en")}${others.length ? ` +${others.length}` : ""}`;
   }
 
   name(id) {

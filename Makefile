@@ -16,6 +16,8 @@ ALONE := tests/peers tests/browser tests/security/test_loop_is_not_held.py
 # Many tests start a Python of their own; without compiled files each of them compiles the whole package.
 COMPILED := PYTHONDONTWRITEBYTECODE=
 
+SLOW := $(COMPILED) $(SUITE) --profile slow
+
 # The beginning of a loop over the tables in examples/.
 OF_EXAMPLES = for name in order review_loop nested parallel; do $(BIN)/python -m fsm_agent.diagram examples/diagrams/$$name \
 	--table examples.$$name:TABLE --limits examples.$$name:LIMITS
@@ -39,9 +41,12 @@ test: $(VENV)/testing ## the fast test suite
 	@$(IN_MEMORY) $(COMPILED) $(SUITE) -m "not slow" $(if $(BUDGET),--budget $(BUDGET))
 
 test-slow: $(VENV)/developing ## real servers, a browser, kills, and a quarter of the exhaustive tests: another one at each commit
-	@$(SUITE) -m "slow or hypothesis" --hypothesis-profile "at length" $(ALONE:%=--ignore %)
-	@$(SUITE) --workers 1 -m slow $(ALONE)
-	@$(SUITE) -m "not slow" --database postgres tests/sessions
+	@echo "1 of 3: what may share the machine"
+	@$(SLOW) -m "slow or hypothesis" --hypothesis-profile "at length" $(ALONE:%=--ignore %)
+	@echo "2 of 3: what has the machine to itself"
+	@$(SLOW) --workers 1 -m slow $(ALONE)
+	@echo "3 of 3: sessions on PostgreSQL"
+	@$(COMPILED) $(SUITE) -m "not slow" --database postgres tests/sessions
 
 test-all: ## the same with all of the exhaustive tests
 	@SAMPLE=all $(MAKE) test-slow

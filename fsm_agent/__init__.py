@@ -18,14 +18,13 @@ if TYPE_CHECKING:
     from fsm_agent.errors import TurnFailed, TurnSuspended
     from fsm_agent.features.handoffs import Handoff
     from fsm_agent.fsm.base_turn import BaseTurn
-    from fsm_agent.fsm.nested import Nested
     from fsm_agent.fsm.runner import Step
     from fsm_agent.hooks import Answer, Block, Guardrail, Hooks, RequestChange, Retry, Rewrite
     from fsm_agent.sessions.store.pending import Pending
     from fsm_agent.settings.model import Limits, Settings
     from fsm_agent.support.version import __version__
     from fsm_agent.tools import ResultLater, RunContext, WakeAt, tool
-    from fsm_agent.workflow import Workflow, WorkflowResult
+    from fsm_agent.workflow import Nested, Workflow, WorkflowResult
 
 _HOMES = {
     "Agent": "fsm_agent.agent",
@@ -39,7 +38,7 @@ _HOMES = {
     **dict.fromkeys(
         ("Answer", "Block", "Guardrail", "Hooks", "RequestChange", "Retry", "Rewrite"), "fsm_agent.hooks"
     ),
-    "Nested": "fsm_agent.fsm.nested",
+    "Nested": "fsm_agent.workflow",
     "RunContext": "fsm_agent.tools",
     "Limits": "fsm_agent.settings.model",
     "Settings": "fsm_agent.settings.model",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, Self, overload
 
@@ -19,7 +19,7 @@ from fsm_agent.conversation.messages import Message
 from fsm_agent.conversation.parts import AudioPart, FilePart, ImagePart, Part
 from fsm_agent.conversation.result import TurnResult
 from fsm_agent.errors import ConfigError, TurnFailed
-from fsm_agent.features.handoffs import OtherAgents, agent_tool, found_handoff
+from fsm_agent.features.handoffs import OtherAgents, agent_tool, found_handoff, speaker_after, speaker_of
 from fsm_agent.options import AgentArguments, AgentOptions, Deps, TurnArguments, options_of
 from fsm_agent.output import JsonSchema
 from fsm_agent.runtime.events import StreamDelta
@@ -27,7 +27,7 @@ from fsm_agent.runtime.ports import ModelPort
 from fsm_agent.sessions.store import Claim, Store
 from fsm_agent.sessions.store.database import Job
 from fsm_agent.sessions.store.journal.read import Turns
-from fsm_agent.sessions.store.names import any_turn, rename, speaker_after, speaker_of
+from fsm_agent.sessions.store.names import any_turn, rename
 from fsm_agent.sessions.store.pending import Pending, PendingItems
 from fsm_agent.sessions.turn import DurableTurn
 from fsm_agent.settings.model import Limits
@@ -226,7 +226,7 @@ class Agent(Generic[Deps, Out]):
 
     async def stream_text(
         self, user_message: Content, *, output_type: Any = None, **more: Unpack[TurnArguments[Deps]]
-    ) -> AsyncIterator[str]:
+    ) -> AsyncGenerator[str]:
         """Run one turn and yield its text in pieces as they arrive, including that of the agents that it
         hands the conversation over to and text beside tool calls. An answer that no provider streamed, such
         as the explanation of a limit, is one piece. Leaving the loop early stops the turn at that point.

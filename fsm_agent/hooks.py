@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from fsm_agent.conversation.effects import ModelRequest, Runtime
 from fsm_agent.conversation.messages import ModelReply
-from fsm_agent.tools.run_context import RunContext
+from fsm_agent.tools.signature import RunContext
 
 if TYPE_CHECKING:
     from fsm_agent.fsm.journal import Step

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypedDict, TypeVar, cast
 
 from typing_extensions import TypeVar as DefaultTypeVar
 
-from fsm_agent.conversation.handover import AGENT_NAME
+from fsm_agent.conversation.messages import AGENT_NAME
 from fsm_agent.errors import ConfigError, near
 
 if TYPE_CHECKING:
@@ -25,12 +25,12 @@ if TYPE_CHECKING:
     from fsm_agent.conversation.messages import Message
     from fsm_agent.extension import Extension
     from fsm_agent.features.handoffs import Handoff, OptionedAgent
+    from fsm_agent.fsm.pause_point import TurnInbox
     from fsm_agent.hooks import Guardrail, Hooks
     from fsm_agent.memory.external import MemoryProvider
     from fsm_agent.providers.credentials import ApiKey
     from fsm_agent.runtime.budget import IterationBudget
     from fsm_agent.runtime.ports import Clock, ModelPort
-    from fsm_agent.runtime.turn_inbox import TurnInbox
     from fsm_agent.sessions.store import Store
     from fsm_agent.settings.model import Limits, Settings
     from fsm_agent.telemetry import Telemetry

@@ -20,8 +20,7 @@ from fsm_agent.conversation import json_reading
 from fsm_agent.conversation.effects import FINAL, OutputMode, OutputSpec, ToolSpec
 from fsm_agent.conversation.json_reading import json_of, parse_json
 from fsm_agent.errors import ConfigError
-from fsm_agent.support.linear import is_regular, occurs
-from fsm_agent.support.texts import one_line
+from fsm_agent.support.texts import is_regular, occurs, one_line
 from fsm_agent.tools import Tool, ToolFailure, as_tool
 from fsm_agent.tools.result import text_of_error
 from fsm_agent.tools.signature import UNUSABLE, problems_in, schema_of

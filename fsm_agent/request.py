@@ -152,3 +152,27 @@ def flush_of(request: Any) -> Flush:
 def list_entry(request: Any) -> tuple[str, str, str]:
     """Return the name, effect and key of a request, as lists show them."""
     return request.listed() if isinstance(request, Request) else (name_of(request), effect_of(request), "")
+
+
+Waits = Literal["approval", "question", "result", "timer"]
+"""What a suspended turn waits for."""
+
+
+@dataclass(frozen=True, slots=True)
+class NotYet:
+    """Replaces a reply that is not there yet: the turn is suspended until it is given, perhaps days later
+    in another process.
+
+    ``kind``: what is waited for, ``None`` if another turn waits and has recorded it. ``call`` and ``tool``:
+    for which call; ``asked``: the full question; ``choices``: possible or offered answers; ``digest`` of
+    the question's subject; ``due``: when no answer is needed any more, in seconds since the epoch.
+    ``otherwise``: the reply if this cannot be written down."""
+
+    kind: Waits | None = None
+    call: str = ""
+    tool: str = ""
+    asked: str = ""
+    choices: tuple[str, ...] = ()
+    digest: str = ""
+    due: float | None = None
+    otherwise: Any = None

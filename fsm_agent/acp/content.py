@@ -40,7 +40,7 @@ from acp.schema import (
     ToolKind,
 )
 
-from fsm_agent.approvals.visible import visible
+from fsm_agent.approvals.question import visible
 from fsm_agent.conversation.messages import Message, ToolCall
 from fsm_agent.conversation.parts import AudioPart, FilePart, ImagePart, Part, data_of, name_part, parts_of
 from fsm_agent.conversation.parts import kind_of as kind_of_part

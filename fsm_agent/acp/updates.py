@@ -35,7 +35,7 @@ from fsm_agent.acp.content import (
     result_of_call,
     title_of,
 )
-from fsm_agent.approvals.visible import visible
+from fsm_agent.approvals.question import visible
 from fsm_agent.conversation.messages import ToolCall
 from fsm_agent.conversation.result import TurnResult, words_of_model
 from fsm_agent.runtime.events import Event

@@ -34,7 +34,6 @@ from typing import Any
 from pydantic_core import to_jsonable_python
 
 from fsm_agent.approvals.acting_files import acts_later
-from fsm_agent.approvals.policy import hard_line
 from fsm_agent.approvals.question import Question, rememberable
 from fsm_agent.approvals.rules import (
     READ_ONLY,
@@ -46,19 +45,20 @@ from fsm_agent.approvals.rules import (
     allows,
     why_not_read_only,
 )
-from fsm_agent.conversation.confinement import Confinement
+from fsm_agent.approvals.shell import hard_line
 from fsm_agent.conversation.effects import Approval, AskApproval, ToolSpec
 from fsm_agent.errors import ConfigError, StoreError
-from fsm_agent.request import Effect
+from fsm_agent.request import Effect, NotYet, Waits
 from fsm_agent.runtime.callbacks import Callbacks
 from fsm_agent.runtime.deadline import Finish, Stopwatch, wait_with_deadline
 from fsm_agent.runtime.events import ApprovalAsked, StatusText
-from fsm_agent.runtime.ports import Clock, NotYet, Waits
+from fsm_agent.runtime.ports import Clock
 from fsm_agent.sessions.store.fence import Fence
 from fsm_agent.sessions.store.pending import Pending, PendingItems
 from fsm_agent.settings.model import ApprovalSettings as ApprovalSettings
 from fsm_agent.support.texts import clean, one_line
 from fsm_agent.support.threads import in_daemon_thread
+from fsm_agent.tools.decorator import Confinement
 
 WORDS: dict[Any, Approval] = {
     "once": Approval(True), "session": Approval(True, scope="session"),

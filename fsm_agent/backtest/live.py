@@ -9,18 +9,18 @@ its recorded result, a pure tool may run if it was named, and any other call end
 
 from __future__ import annotations
 
+import asyncio
 import shutil
 import tempfile
 from collections import defaultdict, deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
 from fsm_agent.agent import Agent
 from fsm_agent.backtest.playback import Change, RecordedTurn
-from fsm_agent.backtest.purse import BudgetSpent, Purse
 from fsm_agent.backtest.verdict import Verdict
 from fsm_agent.composition.turn_wiring import TURN
 from fsm_agent.conversation.arguments import signature
@@ -42,8 +42,9 @@ from fsm_agent.runtime.authority import SETTINGS
 from fsm_agent.sessions.store import Store
 from fsm_agent.sessions.store.journal.conversation_journal import REPLY
 from fsm_agent.sessions.store.journal.read import Turns
+from fsm_agent.sessions.store.reports.spending import Spending
 from fsm_agent.sessions.store.transfer.copying import copy_store
-from fsm_agent.settings.model import Limits
+from fsm_agent.settings.model import Limits, LimitScope
 from fsm_agent.support.redaction import mask
 from fsm_agent.support.texts import one_line
 from fsm_agent.tools import Tool, tool
@@ -381,3 +382,47 @@ def refuse_unsafe(tools: Sequence[Tool]) -> None:
         if one.spec.effect != "pure" or one.spec.approval != "never":
             given = f"{one.spec.name}: {one.spec.effect}, approval {one.spec.approval}"
             raise ConfigError("a fork runs pure tools only", given, "effect pure, approval never")
+
+
+# ----------------------------------------------------------------------------------------------------
+# A budget in money for many turns of one store, which are run one after the other.
+
+LEAST = 1e-9
+"""US dollars of a budget that is not spent yet."""
+MOST = 1_000_000
+
+
+class BudgetSpent(Exception):
+    """The budget has nothing left for another turn."""
+
+
+@dataclass(slots=True)
+class Purse:
+    """``usd``: the budget; ``None`` for no limit. ``spent`` of it so far."""
+
+    usd: float | None = None
+    spent: float = 0.0
+    _turn: asyncio.Lock = field(default_factory=asyncio.Lock)
+
+    def __post_init__(self) -> None:
+        if self.usd is not None and not 0 < self.usd <= MOST:
+            raise ConfigError("a budget is out of range", self.usd, f"US dollars, more than 0 to {MOST:,}")
+
+    @asynccontextmanager
+    async def one_turn(self) -> AsyncIterator[Limits | None]:
+        """The limits of the next turn, which has all that is left. With a budget, the next turn waits until
+        this one has ended. Raises ``BudgetSpent``."""
+        if self.usd is None:
+            yield None
+            return
+        async with self._turn:
+            if (left := self.usd - self.spent) < LEAST:
+                raise BudgetSpent
+            yield Limits(usd=left)
+
+    async def took(self, store: Store, turn: str, session: str, scope: LimitScope) -> float:
+        """Take what the turn, or the tree of it, cost, requests without reported tokens included; return
+        it."""
+        found = await Spending(store, turn, session, (scope,)).now()
+        self.spent += found[scope].usd
+        return found[scope].usd

@@ -17,7 +17,7 @@ from fsm_agent.sessions.store import store_for
 from fsm_agent.sessions.store.names import find_session
 from fsm_agent.settings.errors import about_unknown
 from fsm_agent.settings.model import Settings, unknown_variables
-from fsm_agent.support.home import home_of
+from fsm_agent.support.files import home_of
 
 if TYPE_CHECKING:
     from fsm_agent.settings.model import Settings

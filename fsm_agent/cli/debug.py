@@ -27,7 +27,7 @@ from fsm_agent.debug.core.pending_request import manual_workflow
 from fsm_agent.debug.dap import LaunchOptions, serve_port, serve_stdio
 from fsm_agent.errors import ConfigError
 from fsm_agent.fsm.table import Table
-from fsm_agent.support.home import home_of
+from fsm_agent.support.files import home_of
 from fsm_agent.support.installation import install_command
 from fsm_agent.support.redaction import environment_keys
 from fsm_agent.workflow import Workflow
@@ -172,7 +172,7 @@ def _first(session: DebugSession, target: DebugTarget) -> str | None:
 
 def _page(session: DebugSession, first: str | None, target: DebugTarget, given: CliOptions) -> int:
     try:
-        from fsm_agent.debug.web.serve import DebugServer
+        from fsm_agent.debug.web.app import DebugServer
     except ImportError as error:
         raise ConfigError(
             f"the debugger's page needs {error.name}, which is not installed",

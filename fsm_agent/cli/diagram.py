@@ -230,9 +230,7 @@ def diff(
     dark: Dark = False,
 ) -> int:
     """Compare two versions of a table: rows, proofs, bounds."""
-    from fsm_agent.diagram.versions import compare, load, picture, text
-    from fsm_agent.diagram.versions import compare as bounds
-    from fsm_agent.diagram.versions import text as comment
+    from fsm_agent.diagram.versions import compare, load, rendering
 
     format = "json" if as_json else format
     if format not in _OF_DIFFS:
@@ -242,19 +240,19 @@ def diff(
     limits = _limits(sets or ())
     a, b = load.version_of(old, name), load.version_of(new, name)
     difference = compare.compare(a.table, b.table)
-    proofs = bounds.proofs(a, b, limits)
+    proofs = compare.proofs(a, b, limits)
     if format == "md":
-        answer = text.as_diff_markdown(a, b, difference, proofs)
+        answer = rendering.as_diff_markdown(a, b, difference, proofs)
     elif format == "comment":
         drawn = (diagram_of(a.table), diagram_of(b.table), difference, proofs, (a.name, b.name))
-        answer = comment.as_comment(a, b, difference, proofs, picture.unite(*drawn))
+        answer = rendering.as_comment(a, b, difference, proofs, rendering.unite(*drawn))
     elif format == "json":
-        answer = text.as_diff_json(a, b, difference, proofs)
+        answer = rendering.as_diff_json(a, b, difference, proofs)
     else:
         layout = TURN.layout if b.table.name == TURN.name and name is None and _is_ours(b.table) else None
         ways_out = layout.get("ways_out") if layout else None
         before, after = diagram_of(a.table, ways_out), diagram_of(b.table, ways_out)
-        united = picture.unite(before, after, difference, proofs, (a.name, b.name))
+        united = rendering.unite(before, after, difference, proofs, (a.name, b.name))
         plain = diagram_of(TURN, ways_out)
         form = "svg" if format == "png" else format
         answer = written(united, form, roomy(layout, plain, united) if layout else None)
@@ -301,7 +299,7 @@ def _draw_counts(table: Table, format: str, engine: str, overlay: str | None, co
 def _predicted(table: Table, format: str, engine: str, sets: Sequence[str], home: str | None) -> str:
     from fsm_agent.backtest.predict import drawn
     from fsm_agent.cli.predict import learn
-    from fsm_agent.diagram.forecast import Paths, forecast_json, forecast_markdown, predict_diagram
+    from fsm_agent.diagram.counts import Paths, forecast_json, forecast_markdown, predict_diagram
     from fsm_agent.fsm.machine import Machine
 
     if table.name != TURN.name:

@@ -19,18 +19,18 @@ from fsm_agent.cli.screen import Hanging, clean, console_of, count
 from fsm_agent.composition.turn_wiring import TURN
 from fsm_agent.errors import ConfigError, StoreError
 from fsm_agent.extension import Check, Extension, extensions_of, kept_values
-from fsm_agent.fsm.verify import examine
+from fsm_agent.fsm.proof import examine
 from fsm_agent.providers.catalog import price_of
 from fsm_agent.providers.config_file import Config, config_of
 from fsm_agent.providers.credentials import is_kept, unkept
 from fsm_agent.providers.profiles import LOCAL_SERVERS, local_models
 from fsm_agent.serve.doors import built_in_doors
 from fsm_agent.sessions.checkpoints import Checkpoints
-from fsm_agent.sessions.store.health import health
+from fsm_agent.sessions.store.schema import health
 from fsm_agent.settings.errors import about_unknown
 from fsm_agent.settings.model import Settings, unknown_variables
 from fsm_agent.support.clock import SystemClock
-from fsm_agent.support.home import home_of, workdir_of
+from fsm_agent.support.files import home_of, workdir_of
 from fsm_agent.support.installation import installed_extensions
 from fsm_agent.support.redaction import mask
 from fsm_agent.support.threads import LOOP, in_a_loop

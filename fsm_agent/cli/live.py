@@ -14,9 +14,8 @@ from typing import Any
 from rich.progress import BarColumn, MofNCompleteColumn, Progress
 from rich.text import Text
 
-from fsm_agent.backtest.live import KINDS, Ending, Fork, Live, Place, places, refuse_unsafe, scratch
+from fsm_agent.backtest.live import KINDS, Ending, Fork, Live, Place, Purse, places, refuse_unsafe, scratch
 from fsm_agent.backtest.playback import Change
-from fsm_agent.backtest.purse import Purse
 from fsm_agent.backtest.report import MOST
 from fsm_agent.backtest.run import Found
 from fsm_agent.cli.arguments import tools_of

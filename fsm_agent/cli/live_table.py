@@ -19,7 +19,7 @@ from fsm_agent.cli.sessions import store_of
 from fsm_agent.composition.turn_wiring import TURN
 from fsm_agent.debug.live.page import LivePage
 from fsm_agent.debug.live.watched import Watched
-from fsm_agent.debug.web.serve import PageServer
+from fsm_agent.debug.web.app import PageServer
 from fsm_agent.errors import ConfigError, FsmAgentError
 from fsm_agent.fsm.machine import Machine
 from fsm_agent.fsm.table import Table

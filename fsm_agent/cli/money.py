@@ -12,7 +12,7 @@ from fsm_agent.providers.catalog import price_of
 from fsm_agent.providers.choose import Choice
 from fsm_agent.providers.config_file import config_of
 from fsm_agent.settings.model import Settings
-from fsm_agent.support.home import home_of
+from fsm_agent.support.files import home_of
 
 WORDS = {
     "turn": "a turn alone",

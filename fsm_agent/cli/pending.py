@@ -10,9 +10,9 @@ from typing import Annotated, Any
 
 import typer
 
+from fsm_agent.approvals.question import visible
 from fsm_agent.approvals.rules import Grant, Grants
 from fsm_agent.approvals.service import answer
-from fsm_agent.approvals.visible import visible
 from fsm_agent.cli.options import LIMITS, SHOWN, CliOptions, Home, Json, with_agent
 from fsm_agent.cli.run import resume_turn, usage
 from fsm_agent.cli.screen import moment, say

@@ -12,8 +12,18 @@ from typing import Literal
 
 from rich.text import Text
 
-from fsm_agent.approvals.question import Question, QuestionPart
-from fsm_agent.approvals.visible import BEGINS, ESCAPE, GOES_ON, NEWLINE, TAB, VALUE, QuestionRow, visible
+from fsm_agent.approvals.question import (
+    BEGINS,
+    ESCAPE,
+    GOES_ON,
+    NEWLINE,
+    TAB,
+    VALUE,
+    Question,
+    QuestionPart,
+    QuestionRow,
+    visible,
+)
 from fsm_agent.cli.input import Waiting, follows, settle
 from fsm_agent.cli.input import line as typed_line
 from fsm_agent.cli.screen import clean, color_of, console_of, in_language, preview

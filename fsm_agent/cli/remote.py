@@ -29,7 +29,7 @@ from fsm_agent.errors import ConfigError, TurnSuspended
 from fsm_agent.sessions.store import Store, store_for
 from fsm_agent.sessions.store.names import find_session
 from fsm_agent.settings.model import ENV_PREFIX, Settings
-from fsm_agent.support.home import home_of
+from fsm_agent.support.files import home_of
 from fsm_agent.support.threads import in_a_loop
 
 CHAT = "Write a message and press Enter. Ctrl-C interrupts a turn, twice leaves. /exit or Ctrl-D leaves."

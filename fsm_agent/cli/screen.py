@@ -17,7 +17,7 @@ from rich.measure import measure_renderables
 from rich.table import Table
 from rich.text import Text
 
-from fsm_agent.approvals.visible import escape
+from fsm_agent.approvals.question import escape
 from fsm_agent.sessions.store.reports.spending import UsageTotals
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ _STYLES = {
 
 def clean(text: str) -> str:
     """The text for reading: control characters as visible escapes, none left out; tabs and newlines stay. It
-    is not exact, as ``fsm_agent.approvals.visible`` is: an escape looks like the same words in the text."""
+    is not exact, as ``fsm_agent.approvals.question`` is: an escape looks like the same words in the text."""
     return _CONTROL.sub(lambda found: escape(found[0]), text.replace("\r\n", "\n"))
 
 

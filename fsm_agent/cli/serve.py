@@ -28,7 +28,7 @@ from fsm_agent.errors import ConfigError
 from fsm_agent.sessions.store import Store, store_for
 from fsm_agent.sessions.store.kept_values import KeptValues
 from fsm_agent.settings.model import ENV_PREFIX
-from fsm_agent.support.home import home_of
+from fsm_agent.support.files import home_of
 from fsm_agent.support.installation import install_command
 from fsm_agent.support.redaction import keep_secret, mask
 from fsm_agent.support.threads import in_a_loop

@@ -33,8 +33,7 @@ from fsm_agent.sessions.store.transfer.export import export_session, export_sess
 from fsm_agent.sessions.store.transfer.importing import MAX_LINE, import_lines
 from fsm_agent.sessions.store.transfer.trajectory import session_trajectory, turn_trajectory
 from fsm_agent.settings.model import Settings, Storage
-from fsm_agent.support.files import private_file
-from fsm_agent.support.home import home_of, workdir_of
+from fsm_agent.support.files import home_of, private_file, workdir_of
 
 FORMATS = ("jsonl", "sharegpt", "pytest")
 

@@ -33,7 +33,7 @@ from fsm_agent.sessions.store.names import find_session
 from fsm_agent.sessions.store.names import rename as renamed
 from fsm_agent.sessions.store.reports.records import SessionInfo, sessions
 from fsm_agent.settings.model import Settings
-from fsm_agent.support.home import home_of
+from fsm_agent.support.files import home_of
 from fsm_agent.support.redaction import mask, mask_json
 from fsm_agent.support.threads import LOOP
 

@@ -64,6 +64,7 @@ from fsm_agent.fsm.pause_point import PausePoint
 from fsm_agent.fsm.pipeline import Layer, Perform, Pipeline
 from fsm_agent.output import NOT_TAKEN, OutputType
 from fsm_agent.providers.choose import GUESSES
+from fsm_agent.request import NotYet
 from fsm_agent.runtime.authority import Admission
 from fsm_agent.runtime.budget import IterationBudget, SpentBudget, tree_budget
 from fsm_agent.runtime.events import (
@@ -73,7 +74,6 @@ from fsm_agent.runtime.events import (
     ToolStart,
     Transition,
 )
-from fsm_agent.runtime.ports import NotYet
 from fsm_agent.sessions.session import Session
 from fsm_agent.sessions.store.fence import NO_TURN, Fence
 from fsm_agent.sessions.store.pending import Pending, PendingItems
@@ -83,7 +83,7 @@ from fsm_agent.tools import RunContext
 from fsm_agent.tools.result import answer_result
 from fsm_agent.tools.runner import NOWHERE, UNKNOWN_EFFECT
 from fsm_agent.toolsets.agent import ToolContext, bridged
-from fsm_agent_states.logic.calls import PROGRAMMATIC
+from fsm_agent_states.logic.running import DENIED, PROGRAMMATIC
 from fsm_agent_states.turn import TurnState
 
 Ended = ToolOutcome | ProgramAsks | NotYet
@@ -94,7 +94,6 @@ FROM_A_FILE = (
 )
 NO_PROGRAM_WAITS = "its result comes later, and a program cannot wait for that. Do not call it again."
 INTERRUPTED_WHILE_WAITING = f"The user interrupted before the result came. {UNKNOWN_EFFECT}"
-DENIED = "denied: {why}. Do not try the same thing in other words; ask the user or continue without."
 
 
 class EffectHandler:

@@ -10,7 +10,7 @@ from concurrent.futures import Future
 from typing import Any
 
 from fsm_agent.conversation.result import TurnResult
-from fsm_agent.runtime.turn_inbox import TurnInbox
+from fsm_agent.fsm.pause_point import TurnInbox
 from fsm_agent.sessions.turn import DurableTurn
 from fsm_agent.settings.model import SecondMessage
 

@@ -18,14 +18,14 @@ from fsm_agent.conversation.wire.options import check_options
 from fsm_agent.errors import ConfigError, near
 from fsm_agent.extension import extensions_of, tools_in
 from fsm_agent.features.answers import output_type_of
-from fsm_agent.features.background import background_of
 from fsm_agent.features.built_in import features_of
 from fsm_agent.features.checkpoints import FileCheckpoints
-from fsm_agent.features.children import ChildAgentFactory
+from fsm_agent.features.children import ChildAgentFactory, background_of
 from fsm_agent.features.ground import RESULTS
 from fsm_agent.features.handoffs import AgentTool, transfer_tools
 from fsm_agent.features.memory import MemoryRecall
 from fsm_agent.features.points import asks_of
+from fsm_agent.fsm.pause_point import TurnInbox
 from fsm_agent.memory.files import Notes
 from fsm_agent.options import DEFAULT, ENTRY, FILE_SERVERS, AgentOptions, by_task
 from fsm_agent.providers.catalog import LearnedFacts
@@ -36,14 +36,12 @@ from fsm_agent.providers.failover import Backend, Backends, fallback_backends, m
 from fsm_agent.runtime.callbacks import Callbacks
 from fsm_agent.runtime.events import ToolProgress
 from fsm_agent.runtime.ports import Clock, ModelPort
-from fsm_agent.runtime.turn_inbox import TurnInbox
 from fsm_agent.sessions.checkpoints import FOLDER as CHECKPOINTS
 from fsm_agent.sessions.store import Store, store_for
 from fsm_agent.sessions.store.kept_values import KeptValues
 from fsm_agent.settings.model import DATABASE_VARIABLE, Settings
 from fsm_agent.support.clock import Backoff, SystemClock
-from fsm_agent.support.files import make_private
-from fsm_agent.support.home import LOGINS, home_of, workdir_of
+from fsm_agent.support.files import LOGINS, home_of, make_private, workdir_of
 from fsm_agent.telemetry import choose_telemetry
 from fsm_agent.tools import as_tool
 from fsm_agent.tools.decorator import ToolSource
@@ -52,9 +50,9 @@ from fsm_agent.toolsets import TOOLSETS as ALL_TOOLSETS
 from fsm_agent.toolsets import toolsets as tools_of
 from fsm_agent.toolsets.agent import AGENT_LEVEL, AGENT_TOOLSETS, BEGIN_TURNS, AgentTools, agent_tools
 from fsm_agent.toolsets.agent.child import ChildAgent
-from fsm_agent.toolsets.agent.dispatch import bridge_tools
-from fsm_agent.toolsets.programs import Programs
-from fsm_agent.toolsets.sandbox.place import ASIDE
+from fsm_agent.toolsets.code import Programs
+from fsm_agent.toolsets.sandbox import ASIDE
+from fsm_agent.toolsets.tool_context import bridge_tools
 
 DUMPS = "dumps"
 """Folder of the home directory where requests that failed are saved."""

@@ -29,13 +29,12 @@ from fsm_agent.settings.model import Settings, Storage
 from fsm_agent_states.build_messages import build_messages, recompose
 from fsm_agent_states.call_llm import call_llm
 from fsm_agent_states.classify_error import classify_error
-from fsm_agent_states.compaction import COMPACTION
 from fsm_agent_states.compress import compress
 from fsm_agent_states.empty_recovery import empty_recovery
 from fsm_agent_states.execute_tools import execute_tools
 from fsm_agent_states.finalize import finalize
 from fsm_agent_states.prepare import prepare
-from fsm_agent_states.table import TURN
+from fsm_agent_states.table import COMPACTION, TURN
 from fsm_agent_states.turn import COUNTERS, TurnState, limits_of
 
 __all__ = [

@@ -57,7 +57,6 @@ from fsm_agent.options import AgentOptions, has_built_in_tools, refuse_other_lim
 from fsm_agent.output import OutputType
 from fsm_agent.prompt import Recalled, Sources, prompt_of
 from fsm_agent.runtime.events import Named, StatusText
-from fsm_agent.runtime.turn_limiter import TurnLimiter
 from fsm_agent.sessions.session import Session
 from fsm_agent.sessions.store import Begun, Claim, NewTurn
 from fsm_agent.sessions.store.database import Job
@@ -69,6 +68,7 @@ from fsm_agent.sessions.store.pending import Pending
 from fsm_agent.sessions.store.rewind import Position
 from fsm_agent.sessions.store.rows import first_user_words
 from fsm_agent.sessions.turn import DurableTurn, DurableTurns, Enter, EnterBehind, new_turn_id
+from fsm_agent.sessions.turn_limiter import TurnLimiter
 from fsm_agent.settings.model import Limits, PartSettings
 from fsm_agent.support.installation import install_command
 from fsm_agent.support.media import ImageBounds, UnusableMedia, fit_image, text_of_pdf

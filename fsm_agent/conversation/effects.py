@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Literal, get_args
 
-from fsm_agent.conversation.messages import Message, ModelReply, Usage
+from fsm_agent.conversation.messages import IN_DOUBT, Message, ModelReply, Usage
 from fsm_agent.request import BY_EFFECT, Effect, Flush
 from fsm_agent.request import Request as Declared
 
@@ -187,10 +187,6 @@ TOOL = Flush(
 PURE_TOOL = Flush("a pure tool runs", "nothing", "it changes nothing, so it may run again")
 QUESTION = Flush("a person is asked", "all with its intent", "another process may answer it")
 ENGINE = Flush("a context engine is asked", "all with its intent", "it is asked once for each step")
-IN_DOUBT = (
-    "Unknown outcome: the process ended while this ran, so it may or may not have taken effect. It was not"
-    " run again. Find out what happened before repeating it."
-)
 NOT_RUN = (
     "not run: what is done cannot be written down at the moment ({problem}), so nothing is done that cannot"
     " be undone"

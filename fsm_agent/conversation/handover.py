@@ -8,8 +8,6 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
-AGENT_NAME = "agent"
-"""What an agent is called that was given no name."""
 NAME = r"[a-zA-Z0-9_-]{1,48}"
 """What an agent may be called: tools are called after it."""
 TOLD = (

@@ -112,19 +112,6 @@ def _assistant_rows(
     return [row, *answers]
 
 
-def unanswered_calls(rows: Sequence[Message]) -> list[ToolCall]:
-    """Calls of the last assistant row that have no result yet."""
-    answered = set()
-    for row in reversed(rows):
-        if row.role == "tool":
-            answered.add(row.tool_call_id)
-        elif row.role == "assistant":
-            return [call for call in row.tool_calls if call.id not in answered]
-        elif row.role == "user":
-            return []
-    return []
-
-
 def fallback_id(call: ToolCall, number: int) -> str:
     """An id for a call that came without one: the same call gets the same id in every run."""
     return (

@@ -16,6 +16,8 @@ from fsm_agent.errors import ConfigError
 from fsm_agent.support.texts import clean
 
 Role = Literal["system", "user", "assistant", "tool"]
+AGENT_NAME = "agent"
+"""What an agent is called that was given no name."""
 ROLES: tuple[str, ...] = get_args(Role)
 Content = str | Sequence[Part] | None
 # Kinds in a tuple, and dict before Mapping, because a history of thousands of rows is checked with them.
@@ -271,3 +273,23 @@ class StoredPrompt:
 
     text: str
     inputs: Mapping[str, str]
+
+
+IN_DOUBT = (
+    "Unknown outcome: the process ended while this ran, so it may or may not have taken effect. It was not"
+    " run again. Find out what happened before repeating it."
+)
+"""The result of a call whose process ended."""
+
+
+def unanswered_calls(rows: Sequence[Message]) -> list[ToolCall]:
+    """Calls of the last assistant row that have no result yet."""
+    answered = set()
+    for row in reversed(rows):
+        if row.role == "tool":
+            answered.add(row.tool_call_id)
+        elif row.role == "assistant":
+            return [call for call in row.tool_calls if call.id not in answered]
+        elif row.role == "user":
+            return []
+    return []

@@ -10,8 +10,10 @@ from pydantic import BaseModel, ConfigDict, SkipValidation, field_serializer
 from pydantic_core import to_jsonable_python
 from typing_extensions import TypeVar
 
-from fsm_agent.conversation.handover import AGENT_NAME, HandoffStep
-from fsm_agent.conversation.messages import Usage
+from fsm_agent.conversation.effects import Cancelled, Failure, ModelRequest
+from fsm_agent.conversation.handover import HandoffStep
+from fsm_agent.conversation.messages import AGENT_NAME, NO_USAGE, ModelReply, Usage
+from fsm_agent.conversation.token_meter import tokens_of
 from fsm_agent.support.texts import one_line
 
 # How a turn can end: the closed set of exit reasons, and which of the four outcomes each one is.
@@ -323,3 +325,23 @@ def words_of_model(result: Mapping[str, Any] | TurnResult[Any]) -> str:
     ended."""
     text, error = result["final_response"] or "", result["error"] or ""
     return "" if error.startswith(text) else text
+
+
+# ----------------------------------------------------------------------------------------------------
+# What a request is taken to have used when its provider did not say.
+
+
+def estimate_usage(request: ModelRequest, reply: ModelReply | Failure | Cancelled) -> Usage:
+    """Return the estimate of its prompt, and of what had arrived of its reply; nothing for a request that did
+    not leave, and for one that a provider refused."""
+    match reply:
+        case Failure(kind="http") | Failure(sent=False) | Cancelled(sent=False):
+            return NO_USAGE
+        case ModelReply():
+            calls = (call.name + call.arguments for call in reply.tool_calls)
+            arrived = [reply.text, reply.reasoning, *calls]
+        case Cancelled():
+            arrived = [reply.text, reply.reasoning]
+        case Failure():
+            arrived = []
+    return Usage(input=request.estimate, output=tokens_of(sum(map(len, arrived))))

@@ -11,8 +11,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from fsm_agent.conversation.effects import Cancelled, Failure, ModelRequest
-from fsm_agent.conversation.messages import NO_USAGE, ModelReply, Usage
 from fsm_agent.settings.model import Compression
 
 CHARS_PER_TOKEN = 4
@@ -83,25 +81,6 @@ def fits_at_all(fixed_chars: int, window: int) -> bool:
     """Could a compaction down to prompt, tools and the newest user row (``fixed_chars``) ever make the
     request fit?"""
     return fixed_chars // CHARS_PER_TOKEN + LEAST_REPLY <= window
-
-
-# What a request is taken to have used when its provider did not say.
-
-
-def estimate_usage(request: ModelRequest, reply: ModelReply | Failure | Cancelled) -> Usage:
-    """Return the estimate of its prompt, and of what had arrived of its reply; nothing for a request that did
-    not leave, and for one that a provider refused."""
-    match reply:
-        case Failure(kind="http") | Failure(sent=False) | Cancelled(sent=False):
-            return NO_USAGE
-        case ModelReply():
-            calls = (call.name + call.arguments for call in reply.tool_calls)
-            arrived = [reply.text, reply.reasoning, *calls]
-        case Cancelled():
-            arrived = [reply.text, reply.reasoning]
-        case Failure():
-            arrived = []
-    return Usage(input=request.estimate, output=tokens_of(sum(map(len, arrived))))
 
 
 # When automatic compaction is left alone: after failures, and when it does not help.

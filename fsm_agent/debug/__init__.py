@@ -5,9 +5,9 @@ from __future__ import annotations
 
 from fsm_agent.debug.core.analysis import Comparison, compare
 from fsm_agent.debug.core.breakpoints import Breakpoint, Breakpoints
+from fsm_agent.debug.core.commands import DebugEvent, Status
 from fsm_agent.debug.core.debug_session import DebugSession
 from fsm_agent.debug.core.debugger import Cursor, Debugger
-from fsm_agent.debug.core.events import DebugEvent, Status
 from fsm_agent.debug.core.record import Record
 
 __all__ = [

@@ -8,7 +8,8 @@ from collections.abc import Mapping, Sequence
 from fsm_agent.diagram.graph_languages import as_dot, as_mermaid, lay_out
 from fsm_agent.diagram.markdown import as_markdown
 from fsm_agent.diagram.model import Diagram, diagram_of
-from fsm_agent.diagram.statecharts import as_scxml, as_xstate
+from fsm_agent.diagram.scxml import as_scxml
+from fsm_agent.diagram.statecharts import as_xstate
 from fsm_agent.diagram.svg import as_svg
 from fsm_agent.diagram.table_json import as_json
 from fsm_agent.errors import ConfigError

@@ -10,19 +10,22 @@ name.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from fsm_agent.diagram.markdown import grid, row_grid, rung_of
-from fsm_agent.diagram.model import Arrow, Box, Diagram, Mark, ShownStep, StateEntry, words
+from fsm_agent.diagram.model import Arrow, Box, Diagram, Mark, words
 from fsm_agent.diagram.runs import Run, Tally, tally_of_runs
 from fsm_agent.fsm.journal import Step
 from fsm_agent.fsm.journal import Step as Move
-from fsm_agent.fsm.table import Table
+from fsm_agent.fsm.table import Row, Table
 from fsm_agent.fsm.verify.report import fold
 
 PATH_PARTS = 40
 """Parts of a path that are written out; the rest is counted."""
+Labeled = tuple[Mark, str]
+"""The mark of an element that represents some rows, and the words behind it."""
 CHILDREN = 12
 """Nested turns listed in a picture; the rest are counted."""
 
@@ -102,27 +105,37 @@ def path_in_words(table: Table, run: tuple[Move, ...]) -> tuple[str, ...]:
 
 
 def _draw_counts(diagram: Diagram, tally: Tally, badges: Mapping[str, str], none: Mark) -> Diagram:
-    boxes = tuple(_box(box, tally, badges[box.state], none) for box in diagram.boxes)
+    def count(rows: Sequence[str]) -> Labeled:
+        return _how_often(rows, tally, none)
+
+    boxes = tuple(
+        _label_box(
+            box,
+            badges[box.state],
+            tally.visits.get(box.state, 0) > 0
+            or any(tally.rows[row] for one in box.entries for row in one.rows),
+            count,
+            none,
+        )
+        for box in diagram.boxes
+    )
     return replace(diagram, boxes=boxes, arrows=tuple(_arrow(arrow, tally, none) for arrow in diagram.arrows))
 
 
-def _box(box: Box, tally: Tally, badge: str, none: Mark) -> Box:
-    entries = tuple(_entry(entry, tally, none) for entry in box.entries)
-    seen = tally.visits.get(box.state, 0) > 0 or any(
-        tally.rows[row] for entry in box.entries for row in entry.rows
-    )
-    return replace(box, entries=entries, badge=badge, mark="" if seen else none)
-
-
-def _entry(entry: StateEntry, tally: Tally, none: Mark) -> StateEntry:
-    steps = tuple(step if step.kind == "note" else _step(step, tally, none) for step in entry.steps)
-    taken = any(tally.rows[row] for row in entry.rows)
-    return replace(entry, steps=steps, short=steps, mark="" if taken else none)
-
-
-def _step(step: ShownStep, tally: Tally, none: Mark) -> ShownStep:
-    mark, tail = _how_often(step.rows, tally, none)
-    return replace(step, mark=mark, tail=tail)
+def _label_box(
+    box: Box, badge: str, seen: bool, label: Callable[[Sequence[str]], Labeled], none: Mark
+) -> Box:
+    """The box with what ``label`` says of the rows of each rung. ``none``: the mark of what is not taken."""
+    entries = []
+    for entry in box.entries:
+        marked = [(step, label(step.rows)) for step in entry.steps]
+        steps = tuple(
+            step if step.kind == "note" else replace(step, mark=mark, tail=tail)
+            for step, (mark, tail) in marked
+        )
+        mark: Mark = none if label(entry.rows)[0] == none else ""
+        entries.append(replace(entry, steps=steps, short=steps, mark=mark))
+    return replace(box, entries=tuple(entries), badge=badge, mark="" if seen else none)
 
 
 def _arrow(arrow: Arrow, tally: Tally, none: Mark) -> Arrow:
@@ -142,7 +155,7 @@ def _arrow(arrow: Arrow, tally: Tally, none: Mark) -> Arrow:
     )
 
 
-def _how_often(rows: tuple[str, ...], tally: Tally, none: Mark) -> tuple[Mark, str]:
+def _how_often(rows: Sequence[str], tally: Tally, none: Mark) -> Labeled:
     """The mark of an element that represents ``rows``, and the words for its count."""
     counts = [tally.rows[row] for row in rows]
     count, taken = sum(counts), sum(map(bool, counts))
@@ -318,3 +331,102 @@ def _foreign_lines(tally: Tally) -> Iterator[str]:
         yield from grid(
             ("Row", "Times"), ((f"`{row}`", f"{count:,}") for row, count in sorted(tally.foreign.items()))
         )
+
+
+# ----------------------------------------------------------------------------------------------------
+# Diagrams of what turns are expected to do: the share of turns that take each row, in words and in color.
+#
+# The turns are given: ``fsm_agent.backtest.predict`` draws them at random from what was recorded.
+
+LIKELY, POSSIBLE = 0.5, 0.05
+"""Shares of turns from which a row is likely, and possible; below it is seldom."""
+LEGEND = (
+    ("62 %", "of turns take it: half of them or more"),
+    ("12 %", "one in twenty or more"),
+    ("<1 %", "fewer"),
+    ("faint", "not expected"),
+)
+
+
+@dataclass(frozen=True)
+class Paths:
+    """Turns as the rows that they take. ``title`` and ``words`` say what they are turns of."""
+
+    turns: Sequence[Sequence[Row]]
+    title: str
+    words: Sequence[str] = ()
+
+    def share(self, rows: Sequence[str]) -> float:
+        """The share of turns that take at least one of these rows."""
+        return sum(any(row.id in rows for row in turn) for turn in self.turns) / len(self.turns)
+
+    def visits(self, state: str) -> float:
+        """How often a turn leaves this state, on average."""
+        return sum(row.source == state for turn in self.turns for row in turn) / len(self.turns)
+
+
+def predict_diagram(diagram: Diagram, paths: Paths) -> Diagram:
+    """The diagram with the share of turns behind each rung and arrow."""
+
+    def expect(rows: Sequence[str]) -> Labeled:
+        share = paths.share(rows)
+        return _mark(share), percent(share)
+
+    visits = {box.state: paths.visits(box.state) for box in diagram.boxes}
+    badges = {state: f"{mean:.2g} visit{'s' * (mean != 1)}" if mean else "" for state, mean in visits.items()}
+    boxes = tuple(
+        _label_box(box, badges[box.state], bool(visits[box.state]) or box.final, expect, "unused")
+        for box in diagram.boxes
+    )
+    arrows = tuple(_predict_arrow(arrow, expect) for arrow in diagram.arrows)
+    caption = paths.title, tuple(("", line) for line in paths.words)
+    return replace(diagram, boxes=boxes, arrows=arrows, caption=caption, legend=LEGEND, judged=True)
+
+
+def percent(share: float) -> str:
+    """``62 %``; ``<1 %`` for less, ``>99 %`` for almost all, empty for none."""
+    if not share:
+        return ""
+    if share < 0.01:
+        return "<1 %"
+    return ">99 %" if 0.99 < share < 1 else f"{share:.0%}".replace("%", " %")
+
+
+def _mark(share: float) -> Mark:
+    return (
+        "likely" if share >= LIKELY else "possible" if share >= POSSIBLE else "seldom" if share else "unused"
+    )
+
+
+def _predict_arrow(arrow: Arrow, expect: Callable[[Sequence[str]], Labeled]) -> Arrow:
+    found = [(label, *expect(rows)) for label, rows in zip(arrow.labels, arrow.by_label, strict=True)]
+    found = [one for one in found if one[1] != "unused"]
+    if not found:
+        return replace(arrow, mark="unused")
+    labels = tuple(f"{label} {share}" for label, _, share in found)
+    marks = tuple(mark for _, mark, _ in found)
+    return replace(arrow, labels=labels, marks=marks, mark=expect(arrow.rows)[0])
+
+
+def forecast_markdown(table: Table, paths: Paths) -> str:
+    """The rows that turns are expected to take, the most frequent first."""
+    found = sorted(((paths.share([row.id]), row) for row in table.rows), key=lambda one: -one[0])
+    lines = [f"# Predicted rows of the {table.name} table", "", *paths.words, ""]
+    taken = [(f"`{row.id}`", rung_of(row), percent(share)) for share, row in found if share]
+    lines += [*grid(("Row", "Rung", "Turns that take it"), taken), ""]
+    lines.append(f"{len(table.rows) - len(taken)} other rows are not expected.")
+    return "\n".join(lines) + "\n"
+
+
+def forecast_json(table: Table, paths: Paths) -> str:
+    """``table, digest, turns, rows`` (the share of turns by row), ``visits`` (by state), and ``exits``."""
+    exits = Counter(turn[-1].exit or "" for turn in paths.turns)
+    value = {
+        "table": table.name,
+        "digest": table.digest,
+        "turns": len(paths.turns),
+        "rows": {row.id: paths.share([row.id]) for row in table.rows},
+        "visits": {state: paths.visits(state) for state in table.states if state != table.final},
+        "exits": {name: number / len(paths.turns) for name, number in exits.most_common()},
+    }
+    return json.dumps(value, ensure_ascii=False, indent=2) + "\n"

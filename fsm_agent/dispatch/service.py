@@ -38,6 +38,7 @@ from fsm_agent.sessions.store import Store
 from fsm_agent.sessions.store.fork_edits import edit_position
 from fsm_agent.sessions.store.journal.conversation_journal import ConversationRecording
 from fsm_agent.sessions.store.journal.read import Turns
+from fsm_agent.sessions.store.kept_values import OF_SESSIONS
 from fsm_agent.sessions.store.pending import Pending, PendingItems
 from fsm_agent.sessions.store.queued import ATTENDED, first_session, forget_ended, found
 from fsm_agent.sessions.store.rewind import fork_turn, position_of
@@ -48,7 +49,7 @@ audit = logging.getLogger("fsm_agent.audit")
 SCOPES = ("read", "run", "approve", "admin")
 """What a key may do: read its sessions; run turns, which includes reading; answer approvals; everything, in
 all sessions."""
-OWNERS = "serve.sessions"
+OWNERS = f"serve{OF_SESSIONS}"
 """Under which name the store keeps whose session each is."""
 SWEEP, AGE = 0.5, 1.0
 LOOK = 0.1
@@ -528,15 +529,16 @@ class SessionService:
     async def _events(self, turn_id: str, after: Place, follows: bool = False) -> AsyncIterator[ServedEvent]:
         """The events of one turn: live ones where it runs here, else what the journal gets of it."""
         while True:
-            live = self._live.get(turn_id)
+            live, last = self._live.get(turn_id), ""
             if live is not None and live.how != "left":
                 async for one in self._live_events(live, after):
                     yield one
-                    after = Place.read(one.id)
+                    last = one.id
             else:
                 for one in self._recorded_events(turn_id, after):
                     yield one
-                    after = Place.read(one.id)
+                    last = one.id
+            after = Place.read(last) if last else after
             if self._is_over(turn_id, follows):
                 return
             if self._live.get(turn_id) is live:
@@ -567,7 +569,8 @@ class SessionService:
             fresh, number = kept
             for one in fresh:
                 yield one
-                after = Place.read(one.id)
+            if fresh:
+                after = Place.read(fresh[-1].id)
             if over and not fresh:
                 return
             await live.wait_for_event(number)

@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from fsm_agent.agent import Agent
-from fsm_agent.conversation.handover import next_turn_id
 from fsm_agent.dispatch.dispatcher import DIGEST, Dispatcher, HandOver, Order, TurnLink
 from fsm_agent.errors import ConfigError, FsmAgentError, OwnershipLost, SessionBusy, StoreError
 from fsm_agent.options import AgentOptions
@@ -25,6 +24,7 @@ from fsm_agent.sessions.store.queued import (
     claim_queued,
     forget_ended,
     found,
+    last_turn,
     note_problem,
     to_be_run,
     withdraw,
@@ -114,7 +114,7 @@ async def _run(
             release(agent)
             return REFUSED
     else:
-        turn_id = _last_of(store, order.turn)
+        turn_id = last_turn(store, order.turn).id
         claim = await store.claim(turn_id, rank, digest=order.digest)
         info = Turns(store.database).info(turn_id)
         if claim is None and info.exit != "handed_over":
@@ -135,18 +135,6 @@ async def _not_begun(store: Store, order: Order, rank: int | None) -> str:
     if queued is None or queued.begun is not None:
         raise OwnershipLost(f"turn {order.turn} was begun by another worker")
     return WITHDRAWN if queued.withdrawn is not None else LOST
-
-
-def _last_of(store: Store, turn_id: str) -> str:
-    """The turn itself, or the last that has begun of those that it handed the conversation over to. Raises
-    ``ConfigError`` for a turn that is not there."""
-    turns = Turns(store.database)
-    while (info := turns.info(turn_id)).exit == "handed_over":
-        follower = next_turn_id(info.session, turn_id)
-        if not store.database.select("SELECT 1 FROM turns WHERE id = ?", follower):
-            break
-        turn_id = follower
-    return turn_id
 
 
 async def _to_the_end(agent: Agent[Any, Any], turn: Turn[Any], deps: Any, link: TurnLink) -> str:
@@ -246,15 +234,20 @@ class App:
         agent, deps = self._make_agent(order)
         if self.keeps:
             return agent, deps
+        own, asks = agent.options, agent.settings.approval
+        source, suspends = _source(own["source"]), self.suspends or asks.unanswered == "suspend"
+        if (agent.store, source, suspends) == (self.store, own["source"], asks.unanswered == "suspend"):
+            agent.session_id = order.session
+            return agent, deps
         there: AgentOptions = {
-            **agent.options,
+            **own,
             "session_id": order.session,
             "store": self.store,
             "home": self.store.home,
-            "source": _source(agent.options["source"]),
+            "source": source,
         }
-        if self.suspends:
-            asks = agent.settings.approval.model_copy(update={"unanswered": "suspend"})
+        if suspends:
+            asks = asks.model_copy(update={"unanswered": "suspend"})
             there["settings"] = agent.settings.model_copy(update={"approval": asks})
         return Agent.of(there), deps
 

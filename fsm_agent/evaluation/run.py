@@ -20,7 +20,7 @@ from typing import Any
 
 from fsm_agent import __version__
 from fsm_agent.agent import Agent
-from fsm_agent.backtest.purse import BudgetSpent, Purse
+from fsm_agent.backtest.live import BudgetSpent, Purse
 from fsm_agent.composition.turn_wiring import DIGEST
 from fsm_agent.errors import ConfigError, FsmAgentError, near
 from fsm_agent.evaluation.cases import SOURCE, Case, Dataset

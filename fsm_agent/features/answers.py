@@ -11,11 +11,11 @@ from typing import Any
 from fsm_agent.conversation.effects import FINAL, AnswerChecked, CheckAnswer, OutputSpec, ToolSpec
 from fsm_agent.errors import ConfigError
 from fsm_agent.extension import Part
+from fsm_agent.fsm.pause_point import TurnInbox
 from fsm_agent.fsm.pipeline import Layer, Perform
 from fsm_agent.output import OutputType, ValidOutput
 from fsm_agent.runtime.deadline import UsersCode, answer_of
 from fsm_agent.runtime.ports import Clock
-from fsm_agent.runtime.turn_inbox import TurnInbox
 from fsm_agent.settings.model import Settings
 from fsm_agent.tools import RunContext, Tool, ToolFailure
 from fsm_agent.tools.result import text_of_error, words_of

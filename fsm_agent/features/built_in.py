@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from fsm_agent.extension import Extension
-from fsm_agent.features.background import BackgroundTasks
 from fsm_agent.features.callbacks import CallbackCalls
+from fsm_agent.features.children import BackgroundTasks
 from fsm_agent.features.ground import Ground
 from fsm_agent.settings.model import Settings
 from fsm_agent.telemetry import tracing_of

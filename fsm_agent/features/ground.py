@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Protocol
 from fsm_agent.approvals.service import Approvals
 from fsm_agent.conversation.effects import Saved
 from fsm_agent.extension import Extension
+from fsm_agent.fsm.pause_point import TurnInbox
 from fsm_agent.options import AgentOptions
 from fsm_agent.providers.failover import Backend, Backends
 from fsm_agent.runtime.callbacks import Callbacks
 from fsm_agent.runtime.ports import Clock
-from fsm_agent.runtime.turn_inbox import TurnInbox
 from fsm_agent.sessions.store import Store
 from fsm_agent.settings.model import Settings
 from fsm_agent.support.files import private_file, private_folder

@@ -9,11 +9,13 @@ from typing import Annotated, Any, Generic, Protocol, TypeVar
 
 from pydantic import Field
 
-from fsm_agent.conversation.handover import TRANSFER, HandoffStep
+from fsm_agent.conversation.handover import TRANSFER, HandoffStep, way_of
 from fsm_agent.errors import ConfigError
 from fsm_agent.features.ground import Ground
 from fsm_agent.options import AgentOptions
 from fsm_agent.runtime.events import StatusText
+from fsm_agent.sessions.store import Store
+from fsm_agent.sessions.store.journal.read import TurnInfo, Turns
 from fsm_agent.settings.model import Settings
 from fsm_agent.tools import Tool, ToolFailure, tool
 from fsm_agent.toolsets.agent.delegate import LONGEST, MAX_TASK, Delegation, delegating
@@ -317,3 +319,35 @@ def agent_tool(options: AgentOptions, settings: Settings, description: str, most
     made = other_agent(name, description or TASK_DESCRIBED.format(name=name), OtherAgent(name))
     values = {one.name: getattr(made, one.name) for one in fields(made)}
     return AgentTool(**values, options=options, settings=settings, most=most)
+
+
+# ----------------------------------------------------------------------------------------------------
+# Which agent has a conversation: the one that ran its last turn, or the one that it handed it over to.
+
+
+@dataclass(frozen=True, slots=True)
+class Speaker:
+    """``agent`` has the conversation since ``turn``, the last one that was not taken back. ``handoffs``: the
+    way to it since the user spoke, when its own turn is still to begin; else empty. ``task_id``: of that
+    turn."""
+
+    agent: str
+    turn: TurnInfo
+    handoffs: tuple[HandoffStep, ...] = ()
+    task_id: str = ""
+
+
+def speaker_of(store: Store, session_id: str) -> Speaker | None:
+    """Return who has a conversation, ``None`` before its first turn."""
+    turns = Turns(store.database)
+    newest = turns.newest(session_id)
+    return None if newest is None else speaker_after(turns, newest)
+
+
+def speaker_after(turns: Turns, turn_id: str) -> Speaker:
+    """Return who has a conversation after a turn, or in it."""
+    info, said = turns.info(turn_id), turns.result(turn_id) or {}
+    way = way_of(said.get("handoffs")) if info.exit == "handed_over" else ()
+    if not way:
+        return Speaker(turns.agent(turn_id), info)
+    return Speaker(way[-1].to, info, way, str(said.get("task_id", "")))

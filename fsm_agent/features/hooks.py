@@ -46,11 +46,11 @@ from fsm_agent.hooks import (
     ShownCall,
     ShownRequest,
 )
+from fsm_agent.request import NotYet
 from fsm_agent.runtime.deadline import UsersCode, answer_of
 from fsm_agent.runtime.events import StatusText, Stream
-from fsm_agent.runtime.ports import NotYet
 from fsm_agent.tools.result import WakeAt
-from fsm_agent.tools.run_context import RunContext
+from fsm_agent.tools.signature import RunContext
 
 log = logging.getLogger(__name__)
 

@@ -61,15 +61,15 @@ from fsm_agent.conversation.effects import (
     Wait,
 )
 from fsm_agent.conversation.messages import ModelReply, Usage
-from fsm_agent.conversation.token_meter import LEAST_REPLY, estimate_usage
+from fsm_agent.conversation.result import estimate_usage
+from fsm_agent.conversation.token_meter import LEAST_REPLY
 from fsm_agent.errors import ConfigError, StoreError
 from fsm_agent.extension import Extension, Here, Part
 from fsm_agent.features.ground import Ground
 from fsm_agent.fsm.pipeline import Layer, Perform
 from fsm_agent.providers.catalog import PER, Price, dearest, price_of
 from fsm_agent.providers.failover import Backend
-from fsm_agent.runtime.deadline import Stopwatch
-from fsm_agent.runtime.turn_limiter import WorkTime
+from fsm_agent.runtime.deadline import Stopwatch, WorkTime
 from fsm_agent.sessions.store.reports.spending import NOTHING_SPENT, Expense, Spending
 from fsm_agent.settings.model import LimitScope, Settings
 

@@ -24,8 +24,7 @@ from typing import Any, Protocol
 from fsm_agent.errors import ConfigError, near
 from fsm_agent.fsm import values
 from fsm_agent.fsm.codec import Codec, dumps, fields_of, restore, values_of
-from fsm_agent.request import answerable, effect_of, refuse_effect, without_doubt
-from fsm_agent.runtime.ports import NotYet
+from fsm_agent.request import NotYet, answerable, effect_of, refuse_effect, without_doubt
 
 __all__ = [
     "ExactTracker",

@@ -22,8 +22,8 @@ from typing import Any, Protocol
 import transitions
 
 from fsm_agent.errors import StuckTurn, TableError, UndeclaredEvent
+from fsm_agent.fsm.proof import prove
 from fsm_agent.fsm.table import Guard, Row, Table
-from fsm_agent.fsm.verify import prove
 from fsm_agent.runtime.events import EVERYWHERE, RowTaken
 
 # ----------------------------------------------------------------------------------------------------

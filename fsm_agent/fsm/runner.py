@@ -57,7 +57,7 @@ from fsm_agent.fsm.journal import UNKNOWN, Exchange, Journal, Step
 from fsm_agent.fsm.machine import Machine, Move, RunnableTurn
 from fsm_agent.fsm.pipeline import Perform
 from fsm_agent.fsm.table import CRASHED, Row, Table
-from fsm_agent.runtime.ports import NotYet
+from fsm_agent.request import NotYet
 
 __all__ = [
     "CRASHED",

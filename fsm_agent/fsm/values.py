@@ -42,14 +42,21 @@ from typing import Any
 from fsm_agent.errors import ConfigError
 from fsm_agent.fsm import codec as engine
 from fsm_agent.fsm.base_turn import BaseTurn
-from fsm_agent.fsm.codec import PART, STORED, STORED_AS, Codec, Coder, FieldCodec, assemble, dumps, parts_of
-from fsm_agent.fsm.scalars import (
+from fsm_agent.fsm.codec import (
     JSON,
+    PART,
     SCALARS,
+    STORED,
+    STORED_AS,
+    Codec,
+    Coder,
+    FieldCodec,
     NoCodec,
     Unstorable,
     as_it_is,
+    assemble,
     at_place,
+    dumps,
     entries_of,
     enum_codec,
     exactly,
@@ -57,6 +64,7 @@ from fsm_agent.fsm.scalars import (
     json_value,
     key_of,
     name_of,
+    parts_of,
     path_codec,
 )
 

@@ -24,8 +24,7 @@ from pathlib import Path
 from typing import Literal
 
 from fsm_agent.conversation.messages import StoredPrompt
-from fsm_agent.prompt.files import Reading, cap_of, project, read
-from fsm_agent.prompt.skills import Skill, Skills, find_skills
+from fsm_agent.prompt.files import Reading, Skill, Skills, cap_of, find_skills, project, read
 from fsm_agent.settings.model import Prompt as PromptSettings
 
 # ----------------------------------------------------------------------------------------------------

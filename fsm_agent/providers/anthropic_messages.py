@@ -26,7 +26,7 @@ from fsm_agent.providers.reply_values import (
     place_of,
     text_of,
 )
-from fsm_agent.providers.sdk_port import NO_KEY, SdkPort
+from fsm_agent.providers.sdk_port import NO_KEY, SdkPort, omitted
 from fsm_agent.runtime.ports import StreamSink
 from fsm_agent.support.texts import clean
 
@@ -335,15 +335,18 @@ class AnthropicMessages(SdkPort):
     def _key_headers(self) -> dict[str, Any]:
         """The key in one header only: the SDK would send it as a bearer, which older gateways do not read.
         Raises ``UnicodeEncodeError`` for a key that no header can carry: the SDK would send it garbled."""
-        from anthropic import Omit
+        import anthropic
 
+        omit = omitted(anthropic)
         key = (self._key or NO_KEY).encode("ascii").decode()
         if self._auth == "bearer":
-            return {"Authorization": f"Bearer {key}", "X-Api-Key": Omit()}
-        return {"X-Api-Key": key, "Authorization": Omit()}
+            return {"Authorization": f"Bearer {key}", "X-Api-Key": omit}
+        return {"X-Api-Key": key, "Authorization": omit}
 
     def _make(self, sdk: Any) -> Any:
-        client = sdk.AsyncAnthropic(**self._client_options(sdk))
+        from fsm_agent.providers.transport import PreparedRequests
+
+        client = PreparedRequests.of(sdk, "AsyncAnthropic")(**self._client_options(sdk))
         if not _is_own(self.base_url):
             client._custom_headers = {}
         return client

@@ -21,7 +21,6 @@ from fsm_agent.providers.credentials import hide_from_children
 from fsm_agent.providers.reply_values import EVENT_BYTES
 from fsm_agent.providers.sdk_port import EventReader, sdk_module
 from fsm_agent.providers.transport import BadBody
-from fsm_agent.runtime.ports import TRACE_HEADERS
 from fsm_agent.support.installation import install_command
 
 SECRETS = ("AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "AWS_BEARER_TOKEN_BEDROCK")
@@ -65,7 +64,7 @@ class BedrockMessages(AnthropicMessages):
             body=json.loads(request.body) | ({"anthropic_beta": betas.split(",")} if betas else {}),
             cast_to=httpx2.Response,
             stream=True,
-            options={"headers": {**TRACE_HEADERS.get(), "Accept": "*/*"}, "max_retries": 0},
+            options={"headers": {"Accept": "*/*"}, "max_retries": 0},
         )
 
     def _events(self) -> EventReader:

@@ -25,7 +25,7 @@ from fsm_agent.providers.reply_values import (
     responses_usage,
     text_of,
 )
-from fsm_agent.providers.sdk_port import NO_KEY, SdkPort
+from fsm_agent.providers.sdk_port import NO_KEY, SdkPort, omitted
 from fsm_agent.runtime.ports import StreamSink
 
 # The output items of a reply on the Responses wire.
@@ -388,9 +388,9 @@ class OpenAIPort(SdkPort):
 
     def _key_headers(self) -> dict[str, Any]:
         if self._auth == "api-key":
-            from openai import Omit
+            import openai
 
-            return {"Api-Key": self._key or NO_KEY, "Authorization": Omit()}
+            return {"Api-Key": self._key or NO_KEY, "Authorization": omitted(openai)}
         return {"Authorization": f"Bearer {self._key or NO_KEY}"}
 
     def _stream_error(self, event: Any) -> Failure | None:
@@ -398,7 +398,9 @@ class OpenAIPort(SdkPort):
         return body_failure(error, self._now(), self._secrets, UNSAID) if error else None
 
     def _make(self, sdk: Any) -> Any:
-        client = sdk.AsyncOpenAI(**self._client_options(sdk))
+        from fsm_agent.providers.transport import PreparedRequests
+
+        client = PreparedRequests.of(sdk, "AsyncOpenAI")(**self._client_options(sdk))
         if "api.openai.com" not in self.base_url:
             client.organization = client.project = None
         client.admin_api_key = None

@@ -28,7 +28,6 @@ from typing import Any, ClassVar, Protocol
 from fsm_agent.conversation.effects import Failure, ModelRequest
 from fsm_agent.conversation.json_reading import OverlyNestedError, json_of
 from fsm_agent.conversation.messages import ModelReply
-from fsm_agent.providers.connections import departing, watch_requests
 from fsm_agent.providers.failures import failure_from, little_left, shape_failure
 from fsm_agent.providers.reply_values import (
     ERROR_BYTES,
@@ -39,7 +38,7 @@ from fsm_agent.providers.reply_values import (
     too_much,
     within_limits,
 )
-from fsm_agent.providers.transport import BadBody
+from fsm_agent.providers.transport import BadBody, departing, watch_requests
 from fsm_agent.runtime.ports import TRACE_HEADERS, StreamSink
 
 # Clients shared by ports: one for each loop, address, key and set of headers. Making a client takes longer
@@ -262,18 +261,10 @@ class SdkPort(ABC):
 
     async def _send(self, client: Any, request: ModelRequest) -> Any:
         """Open the response of a request through the SDK's low-level door; its body is not read yet."""
-        import httpx2
-
         kind = "text/event-stream" if request.stream else "application/json"
         fixed = {"Content-Type": "application/json", "Accept": kind}
-        headers = {**TRACE_HEADERS.get(), **self._key_headers(), **fixed}
-        return await client.post(
-            self.path,
-            content=request.body,
-            cast_to=httpx2.Response,
-            stream=True,
-            options={"headers": headers, "params": self._query, "max_retries": 0},
-        )
+        headers = {**self._key_headers(), **fixed}
+        return await client.post_content(self.path, request.body, headers, self._query)
 
     async def call(self, request: ModelRequest, sink: StreamSink) -> ModelReply | Failure:
         """Send one request and report its deltas. Raises only ``CancelledError``, with the connection
@@ -336,8 +327,7 @@ class SdkPort(ABC):
     async def rebuild(self) -> None:
         """Use none of the connections that there are; the next call makes new ones."""
         if self._shared is not None:
-            from fsm_agent.providers.connections import renew
-            from fsm_agent.providers.transport import origin_of
+            from fsm_agent.providers.transport import origin_of, renew
 
             renew(origin_of(self._shared.client.base_url))
             self._shared.retire()
@@ -369,6 +359,12 @@ class SdkPort(ABC):
         return within_limits(self._parse_body(body, sink))
 
 
+@functools.cache
+def omitted(sdk: Any) -> Any:
+    """The value of a header that an SDK must not send: one object, by which a head is known again."""
+    return sdk.Omit()
+
+
 def http_client(headers: Mapping[str, str]) -> Any:
     """An HTTP client of the connections that all of this process share. It follows no redirect, keeps no
     cookie, and reads no more of a response than ``reply_limits`` say. ``headers`` go out with every
@@ -378,7 +374,8 @@ def http_client(headers: Mapping[str, str]) -> Any:
     from fsm_agent.providers.transport import ENCODINGS, AioClient, BoundedBody
 
     async def added(request: Any) -> None:
-        request.headers.update(headers)
+        if more := {**TRACE_HEADERS.get(), **headers}:
+            request.headers.update(more)
 
     async def bounded(response: Any) -> None:
         """A hook for responses whose bodies are not read yet."""

@@ -16,7 +16,7 @@ from fsm_agent.errors import ConfigError
 from fsm_agent.settings.model import BudgetMode, Settings
 
 if TYPE_CHECKING:
-    from fsm_agent.runtime.turn_limiter import WorkTime
+    from fsm_agent.runtime.deadline import WorkTime
 
 
 class RequestCap:

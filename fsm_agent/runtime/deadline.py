@@ -9,7 +9,8 @@ from __future__ import annotations
 import asyncio
 import inspect
 import time
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, Literal
 
 from fsm_agent.errors import ConfigError
@@ -161,3 +162,33 @@ def require_method(thing: object, what: str, methods: Sequence[str], allowed: st
     """Raise ``ConfigError`` if ``thing`` lacks a method that ``what`` needs."""
     if missing := [name for name in methods if not callable(getattr(thing, name, None))]:
         raise ConfigError(f"not {what}: {', '.join(missing)} missing", thing, allowed)
+
+
+# How long a turn works, apart from the time in which nothing is done for it.
+
+
+class WorkTime:
+    """Seconds in which anything was done for a turn: in this process, and ``before`` in others. Requests that
+    are performed at once count once."""
+
+    def __init__(self, clock: Clock) -> None:
+        self.before, self._done, self._busy = 0.0, 0.0, 0
+        self._watch = Stopwatch(clock)
+
+    @property
+    def seconds(self) -> float:
+        """Return them all until now."""
+        return self.before + self._done + (self._watch.elapsed() if self._busy else 0.0)
+
+    @contextmanager
+    def going_on(self) -> Iterator[None]:
+        """Count what is done meanwhile."""
+        if not self._busy:
+            self._watch.restart()
+        self._busy += 1
+        try:
+            yield
+        finally:
+            self._busy -= 1
+            if not self._busy:
+                self._done += self._watch.elapsed()

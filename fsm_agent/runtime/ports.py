@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextvars import ContextVar
-from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any, Literal, Protocol
+from typing import Protocol
 
 from fsm_agent.conversation.effects import Failure, ModelRequest
 from fsm_agent.conversation.messages import ModelReply
@@ -79,27 +78,3 @@ class ModelPort(Protocol):
     async def aclose(self) -> None:
         """Close connections; the port may be used again."""
         ...
-
-
-Waits = Literal["approval", "question", "result", "timer"]
-"""What a suspended turn waits for."""
-
-
-@dataclass(frozen=True, slots=True)
-class NotYet:
-    """Replaces a reply that is not there yet: the turn is suspended until it is given, perhaps days later
-    in another process.
-
-    ``kind``: what is waited for, ``None`` if another turn waits and has recorded it. ``call`` and ``tool``:
-    for which call; ``asked``: the full question; ``choices``: possible or offered answers; ``digest`` of
-    the question's subject; ``due``: when no answer is needed any more, in seconds since the epoch.
-    ``otherwise``: the reply if this cannot be written down."""
-
-    kind: Waits | None = None
-    call: str = ""
-    tool: str = ""
-    asked: str = ""
-    choices: tuple[str, ...] = ()
-    digest: str = ""
-    due: float | None = None
-    otherwise: Any = None

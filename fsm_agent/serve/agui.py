@@ -36,8 +36,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from fsm_agent.composition.turn_wiring import TURN
-from fsm_agent.debug.web.page import POLICY, Asset, assets, gather
-from fsm_agent.debug.web.rendering import map_of, tree
+from fsm_agent.debug.web.page import POLICY, Asset, assets, gather, map_of, tree
 from fsm_agent.dispatch.service import BadRequest, Busy, Caller, NotFound, ServiceError, SessionService
 from fsm_agent.errors import TurnSuspended
 from fsm_agent.serve.agui_events import RunTranslator

@@ -33,7 +33,7 @@ from fsm_agent.sessions.store.rewind import Position, ReadRecording, fork_turn, 
 from fsm_agent.support.threads import LOOP, warn_if_blocking
 
 if TYPE_CHECKING:
-    from fsm_agent.runtime.turn_limiter import TurnLimiter
+    from fsm_agent.sessions.turn_limiter import TurnLimiter
 
 log = logging.getLogger(__name__)
 Result = TypeVar("Result")

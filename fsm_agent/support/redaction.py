@@ -13,7 +13,7 @@ from functools import cached_property
 from typing import Any
 from urllib.parse import quote
 
-from fsm_agent.support.linear import ByteMatch, decode, encode, search
+from fsm_agent.support.texts import ByteMatch, decode, encode, search
 
 # Shapes of secrets, one a row, each with an example and an ordinary text that stays unchanged.
 #

@@ -15,7 +15,7 @@ import unicodedata
 from collections.abc import Iterable, Iterator
 from functools import cache, lru_cache
 
-from fsm_agent.support.linear import encode, search
+from fsm_agent.support.texts import encode, search
 
 # Scans text for attempts to take over the agent before it enters the system prompt. Pure.
 #

@@ -32,8 +32,9 @@ from fsm_agent.conversation.result import TurnResult, TurnUsage, words_of_model
 from fsm_agent.extension import Extension, Here, Part
 from fsm_agent.fsm.journal import Step
 from fsm_agent.fsm.pipeline import Layer, Perform
+from fsm_agent.request import NotYet
 from fsm_agent.runtime.events import FirstChunk, Opened, Stopped, Stream
-from fsm_agent.runtime.ports import TRACE_HEADERS, NotYet
+from fsm_agent.runtime.ports import TRACE_HEADERS
 from fsm_agent.sessions.store import Store
 from fsm_agent.sessions.store.journal.read import Turns
 from fsm_agent.support.texts import one_line

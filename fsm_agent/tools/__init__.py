@@ -10,8 +10,8 @@ given in later, ``WakeAt`` to let the turn rest until a time, and poll ``cancell
 
 from fsm_agent.tools.decorator import Tool, as_tool, tool
 from fsm_agent.tools.result import ResultLater, ToolFailure, WakeAt
-from fsm_agent.tools.run_context import RunContext, cancelled
 from fsm_agent.tools.runner import ToolRunner
+from fsm_agent.tools.signature import RunContext, cancelled
 
 __all__ = [
     "ResultLater", "RunContext", "Tool", "ToolFailure", "ToolRunner", "WakeAt", "as_tool", "cancelled",

@@ -26,7 +26,7 @@ from fsm_agent.conversation.parts import (
     part_of,
 )
 from fsm_agent.errors import ConfigError
-from fsm_agent.runtime.ports import NotYet, Waits
+from fsm_agent.request import NotYet, Waits
 from fsm_agent.support.media import ImageBounds, UnusableMedia, fit_image
 from fsm_agent.support.texts import clean, shorten
 

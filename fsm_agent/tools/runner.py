@@ -15,19 +15,18 @@ from contextvars import Context
 from dataclasses import dataclass, replace
 from typing import Any
 
-from fsm_agent.conversation.confinement import Confinement
 from fsm_agent.conversation.effects import RunTool, ToolOutcome, ToolSpec, ToolStatus
 from fsm_agent.conversation.parts import Part, kind_of
 from fsm_agent.errors import ConfigError, TurnSuspended
+from fsm_agent.request import NotYet
 from fsm_agent.runtime.deadline import Finish, Stopwatch, wait_with_deadline
-from fsm_agent.runtime.ports import Clock, NotYet
+from fsm_agent.runtime.ports import Clock
 from fsm_agent.support.redaction import format_traceback
 from fsm_agent.support.threads import WORKERS, in_daemon_thread
 from fsm_agent.support.untrusted import risks, wrap_untrusted
-from fsm_agent.tools.decorator import Tool, ToolSource
+from fsm_agent.tools.decorator import Confinement, Tool, ToolSource
 from fsm_agent.tools.result import ComesLater, ToolFailure, parts_in, text_of, text_of_error, words_of
-from fsm_agent.tools.run_context import TOOL_STOPPED, RunContext
-from fsm_agent.tools.signature import KEY
+from fsm_agent.tools.signature import KEY, TOOL_STOPPED, RunContext
 
 # Starting a handler, so that whatever it does comes back as a value and cannot stop the engine.
 
@@ -244,11 +243,8 @@ class ToolRunner:
             return "error", f"{request.name} is a part of the agent and cannot be run as a tool.", ()
         tool = self._tools.get(request.name) or await self._late(request.name)
         if tool is None:
-            return (
-                "error",
-                f"Unknown tool {request.name!r}. Available: {', '.join(self._tools) or 'none'}.",
-                (),
-            )
+            names = ", ".join(spec.name for spec in self.specs) or "none"
+            return "error", f"Unknown tool {request.name!r}. Available: {names}.", ()
         if interrupted.is_set():
             return "not_started", "Not started: the user interrupted.", ()
         signal, context = threading.Event(), contextvars.copy_context()

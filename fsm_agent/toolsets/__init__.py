@@ -22,6 +22,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -29,12 +30,14 @@ from typing import TYPE_CHECKING
 from fsm_agent.errors import ConfigError
 from fsm_agent.memory.files import Notes
 from fsm_agent.settings.model import Memory, SandboxSettings, Web
-from fsm_agent.support.home import home_of
+from fsm_agent.support.files import home_of
 from fsm_agent.tools import Tool
-from fsm_agent.toolsets.core import core, files
-from fsm_agent.toolsets.memory import memory_tools
+from fsm_agent.toolsets.edit import edit_tools
+from fsm_agent.toolsets.files import Seen, file_tools
+from fsm_agent.toolsets.memory import memory_tools, skill_tools, skill_writing_tools
 from fsm_agent.toolsets.sandbox import CommandPlace, aside_of, usable_sandbox
-from fsm_agent.toolsets.skills import skill_tools, skill_writing_tools
+from fsm_agent.toolsets.search import search_tools
+from fsm_agent.toolsets.small import small_tools
 from fsm_agent.toolsets.terminal import job_tools, terminal_tools
 
 if TYPE_CHECKING:
@@ -68,8 +71,24 @@ class ToolsetPlace:
         return () if self.home is None else (self.home,)
 
 
-def _terminal(root: Path, place: CommandPlace, aside: Aside | None) -> tuple[Tool, ...]:
-    return (*terminal_tools(root, place, aside), *job_tools(root, place, aside))
+def _files(place: ToolsetPlace) -> tuple[Tool, ...]:
+    """Tools to read, search and change files, confined to the root; ``read_file`` also reads saved results.
+    ``aside`` is notified of writes."""
+    seen, writing = Seen(), nullcontext if place.aside is None else place.aside.writing
+    edits = edit_tools(place.root, seen, place.protected, writing)
+    return (*file_tools(place.root, place.results, seen), *search_tools(place.root), *edits)
+
+
+def _core(place: ToolsetPlace) -> tuple[Tool, ...]:
+    return (*_files(place), *terminal_tools(place.root, place.commands(), place.aside), *small_tools())
+
+
+def _terminal(place: ToolsetPlace) -> tuple[Tool, ...]:
+    commands = place.commands()
+    return (
+        *terminal_tools(place.root, commands, place.aside),
+        *job_tools(place.root, commands, place.aside),
+    )
 
 
 def _web(settings: Web) -> tuple[Tool, ...]:
@@ -85,9 +104,9 @@ def _code(place: CommandPlace) -> tuple[Tool, ...]:
 
 
 TOOLSETS: dict[str, Callable[[ToolsetPlace], tuple[Tool, ...]]] = {
-    "core": lambda place: core(place.root, place.results, place.protected, place.commands(), place.aside),
-    "files": lambda place: files(place.root, place.results, place.protected, place.aside),
-    "terminal": lambda place: _terminal(place.root, place.commands(), place.aside),
+    "core": _core,
+    "files": _files,
+    "terminal": _terminal,
     "web": lambda place: _web(place.web),
     "code": lambda place: _code(place.commands()),
     "memory": lambda place: memory_tools(place.notes or Notes.at(place.at_home(), Memory())),

@@ -1,14 +1,20 @@
-"""The tool that writes MEMORY.md and USER.md."""
+"""The tools for what an agent keeps between sessions: its notes (MEMORY.md and USER.md), and its skills."""
 
 from __future__ import annotations
 
 import json
+import shutil
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
 from fsm_agent.memory.files import EntryRefused, Held, MemoryFile, Notes, Operation
+from fsm_agent.prompt.files import SKILL_FILE, Skill, find_skills, introduction
+from fsm_agent.support.files import private_folder, replace_file
+from fsm_agent.support.untrusted import scan
 from fsm_agent.tools import Tool, ToolFailure, tool
+from fsm_agent.toolsets.files import MAX_PAGE, NEVER_SPILLED, is_binary, plain_errors, regular_file, resolve
 from fsm_agent.toolsets.tool_context import turn_here
 
 Target = Literal["memory", "user"]
@@ -82,3 +88,156 @@ def _now(file: MemoryFile) -> str:
         return f"Now: {json.dumps(_format_entries(file.read()), ensure_ascii=False)}"
     except (EntryRefused, OSError):
         return ""
+
+
+# ----------------------------------------------------------------------------------------------------
+# The tool that reads skills, which the prompt only lists.
+
+MAX_LISTED = 100
+
+
+class SkillShelf:
+    """The skills that can be used in one working directory, as they are when they are read."""
+
+    def __init__(self, home: Path, workdir: Path) -> None:
+        self.home, self.workdir = home, workdir
+
+    def skill_view(self, name: str, file: str | None = None) -> str:
+        """Read a skill: instructions for a kind of task. Without file, its SKILL.md and the list of its other
+        files.
+
+        Args:
+            name: The skill's name, as it is listed.
+            file: A file of the skill, relative to its folder, when SKILL.md points to one.
+        """
+        skill = self._skill(name)
+        if file is not None:
+            return _text(skill, file)
+        text = _text(skill, SKILL_FILE)
+        if reasons := scan(text):
+            raise ToolFailure(f"Skill {skill.name} was not read: it holds {'; '.join(reasons)}.")
+        others = _others(skill)
+        return (
+            f"{text}\n\n[Folder of this skill:"
+            f" {skill.folder}{''.join(f'{chr(10)}- {other}' for other in others)}]"
+        )
+
+    def _skill(self, name: str) -> Skill:
+        skills = {skill.name: skill for skill in find_skills(self.home, self.workdir).found}
+        if name not in skills:
+            raise ToolFailure(f"No skill is called {name!r}. There are: {', '.join(skills) or 'none'}.")
+        return skills[name]
+
+
+def skill_tools(home: Path, workdir: Path) -> tuple[Tool, ...]:
+    """skill_view, when there is any skill to be viewed."""
+    if not find_skills(home, workdir).found:
+        return ()
+    reader = tool(concurrency="parallel", effect="pure", max_result_chars=NEVER_SPILLED)
+    return (reader(SkillShelf(home, workdir).skill_view),)
+
+
+def _text(skill: Skill, file: str) -> str:
+    real = regular_file(skill.folder, file)
+    with plain_errors(file):
+        if is_binary(real):
+            raise ToolFailure(f"{file}: a binary file, not text; it is at {real}.")
+        with real.open(encoding="utf-8-sig", errors="replace") as opened:
+            text = opened.read(MAX_PAGE + 1)
+    if len(text) > MAX_PAGE:
+        return f"{text[:MAX_PAGE]}\n[the file continues; it is at {real}]"
+    return text
+
+
+def _others(skill: Skill) -> list[str]:
+    found = sorted(
+        path.relative_to(skill.folder).as_posix()
+        for path in skill.folder.rglob("*")
+        if path.is_file() and path.name != SKILL_FILE and not path.name.startswith(".")
+    )
+    more = [f"… and {len(found) - MAX_LISTED} more"] if len(found) > MAX_LISTED else []
+    return [*found[:MAX_LISTED], *more]
+
+
+# The tool that writes skills: instructions that later sessions find, and obey. So a person says yes to each
+# change, and is shown the whole file as it will be.
+
+
+class SkillWriter:
+    """The skills in the home of one agent; those of projects are files of these projects."""
+
+    def __init__(self, home: Path) -> None:
+        self.shelf = home / "skills"
+
+    def skill_manage(
+        self,
+        action: Literal["create", "edit", "delete"],
+        name: Annotated[str, Field(min_length=1, max_length=64, pattern=r"^[A-Za-z0-9][\w .-]*$")],
+        content: Annotated[str, Field(max_length=MAX_PAGE)] = "",
+        file: str = SKILL_FILE,
+    ) -> str:
+        """Create, edit or delete a skill of the user: instructions for a kind of task, for later sessions.
+
+        Use it for what took effort to find out and will be needed again, or when a skill turned out to be
+        wrong. The user is shown the call and decides. It is listed from the next session on.
+
+        Args:
+            action: create makes a file that is not there; edit replaces a whole file; delete takes away the
+                whole skill, or the file that is named.
+            name: The skill's name, which is that of its folder.
+            content: The whole file. SKILL.md begins with front matter: lines "name: ..." and
+                "description: ..." (when to use it) between two lines "---".
+            file: A file of the skill, relative to its folder.
+        """
+        folder, real = self._place(name, file)
+        there = real.is_file()
+        if action == "create" and real.exists():
+            raise ToolFailure(f"{name}/{file}: is there already; edit replaces it.")
+        if action != "create" and not there:
+            raise ToolFailure(f"{name}/{file}: no such file of a skill of the user.")
+        if action == "delete":
+            return self._delete(folder, real)
+        _refuse_unusable(name, real == folder / SKILL_FILE, content)
+        if not (real == folder / SKILL_FILE or (folder / SKILL_FILE).is_file()):
+            raise ToolFailure(f"{name}: has no {SKILL_FILE} yet; create that first.")
+        with plain_errors(f"{name}/{file}"):
+            private_folder(real.parent)
+            replace_file(real, content.encode("utf-8", "replace"), 0o600)
+        return f"{'Replaced' if there else 'Created'}: {real}"
+
+    def _place(self, name: str, file: str) -> tuple[Path, Path]:
+        """The folder of the skill and the place of the file; a link leads to neither."""
+        shelf = self.shelf.resolve()
+        folder = shelf / name
+        if folder.resolve() != folder:
+            raise ToolFailure(f"{name}: leads out of {shelf}; it is changed by the user alone.")
+        real = resolve(folder, file)
+        if real == folder:
+            raise ToolFailure(f"{file}: is no file of the skill.")
+        return folder, real
+
+    def _delete(self, folder: Path, real: Path) -> str:
+        with plain_errors(folder.name):
+            if real == folder / SKILL_FILE:
+                shutil.rmtree(folder)
+                return f"Deleted: {folder}"
+            real.unlink()
+        return f"Deleted: {real}"
+
+
+def skill_writing_tools(home: Path) -> tuple[Tool, ...]:
+    """skill_manage."""
+    return (tool(approval="ask")(SkillWriter(home).skill_manage),)
+
+
+def _refuse_unusable(name: str, main: bool, content: str) -> None:
+    if not content.strip():
+        raise ToolFailure("content is empty: give the whole file.")
+    if main:
+        told = introduction(content)
+        if isinstance(told, str):
+            raise ToolFailure(f"{name}: {told}. Nothing was written.")
+        if told[0] != name:
+            raise ToolFailure(f"{name}: its front matter says name: {told[0]}. Nothing was written.")
+    if reasons := scan(content):
+        raise ToolFailure(f"{name}: it holds {'; '.join(reasons)}. Nothing was written.")

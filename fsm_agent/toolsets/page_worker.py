@@ -8,6 +8,10 @@ Prints the text. Pages are untrusted: one that keeps a parser busy forever must 
 # hangs the standard one), so it runs in a separate process with a limit. Marking outside text is a hint to
 # the model; approval is the protection.
 
+# A library does not replace it. markdownify 1.2 shows every hidden element, nests list items that are not
+# closed, and does not return on that run; html-to-markdown 3.21 (22 MB) shows what `hidden`, `aria-hidden`,
+# and `opacity: 0` hide.
+
 from __future__ import annotations
 
 import re

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import Field
 
-from fsm_agent.approvals.policy import hard_line
+from fsm_agent.approvals.shell import hard_line
 from fsm_agent.support.threads import in_daemon_thread
 from fsm_agent.tools import RunContext, Tool, ToolFailure, cancelled, tool
 from fsm_agent.toolsets.files import resolve
@@ -36,8 +36,7 @@ from fsm_agent.toolsets.process import (
     supervisor_words,
 )
 from fsm_agent.toolsets.process_supervisor import SupervisorOrder, SupervisorReport
-from fsm_agent.toolsets.sandbox import LOCAL, CommandPlace
-from fsm_agent.toolsets.sandbox.place import LEFT, command_tool
+from fsm_agent.toolsets.sandbox import LEFT, LOCAL, CommandPlace, command_tool
 
 if TYPE_CHECKING:
     from fsm_agent.toolsets.sandbox.aside import Aside

@@ -1,14 +1,26 @@
-"""Where a tool of the agent is called: the turn, its session, and what is left of its budget."""
+"""Calls of the agent's own tools: the context of one (the turn, its session, what is left of its budget), and
+the one place where they run."""
 
 from __future__ import annotations
 
 import asyncio
+import contextvars
+import re
+from collections.abc import Collection, Sequence
 from contextvars import ContextVar
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Annotated, Any
 
+from pydantic import Field
+
+from fsm_agent.conversation.effects import RunTool, ToolOutcome, ToolSpec
+from fsm_agent.conversation.handover import TRANSFER
+from fsm_agent.request import NotYet
 from fsm_agent.runtime.budget import IterationBudget
+from fsm_agent.runtime.ports import Clock
 from fsm_agent.sessions.session import Session
+from fsm_agent.tools import Tool, ToolFailure, ToolRunner, tool
+from fsm_agent.tools.decorator import ToolSource
 
 if TYPE_CHECKING:
     from fsm_agent.sessions.store.fence import Fence
@@ -55,3 +67,136 @@ def turn_here() -> str:
     """The id of the turn that a tool is called in; empty outside of a turn."""
     scene = TOOL_CONTEXT.get(None)
     return "" if scene is None else scene.turn_id
+
+
+# ----------------------------------------------------------------------------------------------------
+# The one interception point: calls of the agent's own tools end here, before the registry sees them.
+#
+# Bridged calls are seen as what they are. With very many tools, the model gets `tool_search` and `tool_call`.
+# `tool_call` is unpacked before rules, approvals, limits, and callbacks see it, and reaches only tools that
+# no request names. `after_tool` may change a result; nothing may change arguments, because a person approved
+# them.
+
+
+ASKING = frozenset({"ask_page", "ask_image"})
+"""Tools whose calls are child turns that only answer."""
+
+
+class AgentTools:
+    """The agent's own tools by name, in a private registry with the same limits, checks, and outcomes.
+    ``begin_turns``: the tools that begin child turns."""
+
+    def __init__(self, tools: Sequence[Tool], *, clock: Clock, interrupt_grace: float, poll: float) -> None:
+        self._runner = ToolRunner(tools, clock=clock, interrupt_grace=interrupt_grace, poll=poll)
+        self.specs: tuple[ToolSpec, ...] = self._runner.specs
+        self.names = tuple(spec.name for spec in self.specs)
+        self.begin_turns = any(spec.delegates or spec.name in ASKING for spec in self.specs)
+
+    def handles(self, name: str) -> bool:
+        """Say whether a tool is a part of the agent."""
+        return name in self.names
+
+    def close(self) -> None:
+        """Release what the tools hold."""
+        self._runner.close()
+
+    async def brought(self, request: RunTool, value: object) -> ToolOutcome:
+        """See ``ToolRunner.brought``."""
+        return await self._runner.brought(request, value)
+
+    async def run(self, request: RunTool, scene: ToolContext) -> ToolOutcome | NotYet:
+        """Run a call of one in its surroundings."""
+        context = contextvars.copy_context()
+        context.run(enter, scene)
+        work = asyncio.get_running_loop().create_task(
+            self._runner.run(request, scene.interrupted), context=context
+        )
+        try:
+            outcome = await asyncio.shield(work)
+        except asyncio.CancelledError:
+            work.cancel()
+            await asyncio.wait({work})
+            raise
+        if isinstance(outcome, NotYet):
+            return outcome
+        if outcome.status == "ok" and request.name.startswith(TRANSFER):
+            return replace(outcome, hands_to=request.name.removeprefix(TRANSFER))
+        return outcome
+
+
+# ----------------------------------------------------------------------------------------------------
+# Tools that no request names, because there are too many: they are searched for, and called through one
+# tool (EXEC-34).
+#
+# ``tool_call`` is never run: the turn takes the call out of it before anything looks at it, so that rules,
+# approvals, limits and callbacks see the tool itself.
+
+
+SEARCH, CALL = "tool_search", "tool_call"
+MOST = 20
+"""Tools of one answer."""
+
+
+class Bridge:
+    """To the tools of a source."""
+
+    def __init__(self, source: ToolSource) -> None:
+        self._source = source
+
+    def tool_search(self, query: str = "", limit: Annotated[int, Field(ge=1, le=MOST)] = 5) -> dict[str, Any]:
+        """Find more tools: there are some that you do not see. Call what you find with tool_call.
+
+        Args:
+            query: Words that say what the tool should do, or parts of its name. Empty for the names of all.
+            limit: How many tools, with their parameters.
+        """
+        specs = [one.spec for one in self._source.tools()]
+        if not query.strip():
+            return {"names": [spec.name for spec in specs]}
+        words = _words(query)
+        ranked = sorted(specs, key=lambda spec: -_score(spec, words))
+        found = [spec for spec in ranked[:limit] if _score(spec, words) > 0]
+        tools = [
+            {"name": one.name, "description": one.description, "parameters": dict(one.parameters)}
+            for one in found
+        ]
+        return {"tools": tools, "of": len(specs)}
+
+    def tool_call(self, name: str, arguments: dict[str, Any] | None = None) -> str:
+        """Call a tool that tool_search has found.
+
+        Args:
+            name: The name that tool_search gave.
+            arguments: Its arguments, as its parameters ask for them.
+        """
+        raise ToolFailure(f"{name} cannot be called here.")
+
+
+def bridge_tools(source: ToolSource) -> tuple[Tool, ...]:
+    """tool_search and tool_call."""
+    bridge = Bridge(source)
+    return (tool(concurrency="parallel", effect="pure")(bridge.tool_search), tool()(bridge.tool_call))
+
+
+def bridged(specs: Sequence[ToolSpec], late: Collection[str], above: int | None) -> tuple[ToolSpec, ...]:
+    """The tools of a turn. With more than ``above`` tools, those of ``late`` are available through the
+    bridge; otherwise there is no bridge."""
+    plain = tuple(spec for spec in specs if spec.name not in (SEARCH, CALL))
+    if above is None:
+        return tuple(specs)
+    if len(plain) <= above:
+        return plain
+    return tuple(replace(spec, deferred=True) if spec.name in late else spec for spec in specs)
+
+
+def _words(text: str) -> set[str]:
+    return set(re.findall(r"[^\W_]+", text.lower()))
+
+
+def _score(spec: ToolSpec, words: set[str]) -> int:
+    """Words of the name count three times, those of the description once; a part of a word counts as well."""
+    name, described = _words(spec.name), _words(spec.description)
+    whole = sum(3 * (word in name) + (word in described) for word in words)
+    return 2 * whole + sum(
+        any(word in known for known in (*name, *described)) for word in words if len(word) > 2
+    )

@@ -10,7 +10,6 @@ from fsm_agent.conversation.effects import CheckSignals, Failure, ModelRequest, 
 from fsm_agent.conversation.wire.copy import format_of
 from fsm_agent.conversation.wire.form import Ask, View
 from fsm_agent_states.logic import facts
-from fsm_agent_states.logic.checks import Over, check_limits
 from fsm_agent_states.logic.facts import output_cap
 from fsm_agent_states.logic.recover import recover
 from fsm_agent_states.logic.request_context import (
@@ -20,7 +19,7 @@ from fsm_agent_states.logic.request_context import (
     schema_to_enforce,
     tools_for,
 )
-from fsm_agent_states.logic.visit import Asks, at, check_signals
+from fsm_agent_states.logic.visit import Asks, Over, at, check_limits, check_signals
 from fsm_agent_states.replies import last_word
 from fsm_agent_states.turn import TurnState
 

@@ -22,10 +22,8 @@ from fsm_agent.conversation.thinking import issuer_of
 from fsm_agent.conversation.token_meter import plausible
 from fsm_agent.conversation.wire.options import change_body
 from fsm_agent_states.logic import facts
-from fsm_agent_states.logic.checks import check_answer, refused
 from fsm_agent_states.logic.facts import doubt_window
-from fsm_agent_states.logic.status_lines import say, tell_blocked
-from fsm_agent_states.logic.visit import Asks
+from fsm_agent_states.logic.visit import Asks, check_answer, refused, say, tell_blocked
 from fsm_agent_states.replies import REPLIES, Received, ReplyKind, triage, with_output_tool
 from fsm_agent_states.turn import TurnState
 

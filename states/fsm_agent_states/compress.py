@@ -25,11 +25,17 @@ from fsm_agent.conversation.effects import (
 from fsm_agent.conversation.messages import Message
 from fsm_agent.conversation.token_meter import CHARS_PER_TOKEN, tokens_of
 from fsm_agent_states.logic import context_engine, facts
-from fsm_agent_states.logic.checks import Over, check_limits
 from fsm_agent_states.logic.context_engine import Summary, keeps_history, summarize
 from fsm_agent_states.logic.facts import believe_window
-from fsm_agent_states.logic.status_lines import compaction_line, say, tell_blocked
-from fsm_agent_states.logic.visit import Asks, check_signals
+from fsm_agent_states.logic.visit import (
+    Asks,
+    Over,
+    check_limits,
+    check_signals,
+    compaction_line,
+    say,
+    tell_blocked,
+)
 from fsm_agent_states.turn import TurnState
 
 Event = Literal[

@@ -6,8 +6,7 @@ from __future__ import annotations
 from typing import Literal
 
 from fsm_agent_states.logic import facts
-from fsm_agent_states.logic.status_lines import say
-from fsm_agent_states.logic.visit import Asks, check_signals
+from fsm_agent_states.logic.visit import Asks, check_signals, say
 from fsm_agent_states.turn import TurnState
 
 Event = Literal["streamed", "prior", "after_tools", "thought_after_tools", "thought", "nothing", "cancelled"]

@@ -8,16 +8,16 @@ from typing import Literal
 from fsm_agent.conversation.effects import CheckSignals, Persist, Tell
 from fsm_agent.conversation.messages import Message
 from fsm_agent_states.logic import facts
-from fsm_agent_states.logic.calls import (
+from fsm_agent_states.logic.running import (
     HOUSEKEEPING,
     PROGRAMMATIC,
     Checked,
     check_calls,
     limit_delegation,
+    run_calls,
+    store_results,
 )
-from fsm_agent_states.logic.running import run_calls, store_results
-from fsm_agent_states.logic.status_lines import say
-from fsm_agent_states.logic.visit import Asks, at, check_signals
+from fsm_agent_states.logic.visit import Asks, at, check_signals, say
 from fsm_agent_states.turn import TurnState
 
 Event = Literal[

@@ -19,17 +19,14 @@ from fsm_agent.conversation.effects import (
     Transform,
     Transformed,
 )
-from fsm_agent.conversation.history import unanswered_calls
-from fsm_agent.conversation.messages import Message
+from fsm_agent.conversation.messages import Message, unanswered_calls
 from fsm_agent.conversation.parts import text_only
 from fsm_agent.conversation.result import ExitReason as E
 from fsm_agent.conversation.result import Outcome
 from fsm_agent.support.texts import one_line
-from fsm_agent_states.logic.checks import check_answer
 from fsm_agent_states.logic.ending import closing_row, explain, final_text, outcome_of, spoken_text, withdraws
 from fsm_agent_states.logic.running import footer
-from fsm_agent_states.logic.status_lines import say
-from fsm_agent_states.logic.visit import Asks, at, check_signals
+from fsm_agent_states.logic.visit import Asks, at, check_answer, check_signals, say
 from fsm_agent_states.turn import TurnState
 
 NO_RESULT = "no result: a bug of the agent ended the turn first; it is not known whether the call took effect"

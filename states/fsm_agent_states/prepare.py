@@ -16,9 +16,7 @@ from fsm_agent.conversation.effects import (
 )
 from fsm_agent.conversation.messages import Message
 from fsm_agent.support.texts import clean, with_memory_block, without_memory_block
-from fsm_agent_states.logic.checks import check_message
-from fsm_agent_states.logic.status_lines import tell_parts
-from fsm_agent_states.logic.visit import Asks, at, check_signals
+from fsm_agent_states.logic.visit import Asks, at, check_message, check_signals, tell_parts
 from fsm_agent_states.turn import TurnState, limits_of
 
 Event = Literal["ready", "blocked", "cancelled"]

@@ -103,8 +103,8 @@ async def here(editor: Editor, given: CliOptions) -> AsyncIterator[Any]:
     server = EditorServer(CommandLineHost(given))
     await server.open()
     to_editor, to_agent = await asyncio.open_connection(sock=ours), await asyncio.open_connection(sock=theirs)
-    serving = asyncio.ensure_future(run_agent(server, to_editor[1], to_editor[0]))  # type: ignore[arg-type]
-    agent = connect_to_agent(editor, to_agent[1], to_agent[0])  # type: ignore[arg-type]
+    serving = asyncio.ensure_future(run_agent(server, to_editor[1], to_editor[0]))
+    agent = connect_to_agent(editor, to_agent[1], to_agent[0])
     try:
         await agent.initialize(protocol_version=1)
         yield agent
@@ -124,7 +124,7 @@ async def process(
     """The command, as an editor starts it."""
     command = (sys.executable, "-m", "fsm_agent.cli", "acp", "--model", "local:m", "--base-url", server.url)
     env = environment(FSM_AGENT_HOME=str(home))
-    async with spawn_agent_process(editor, *command, env=env) as (agent, started):  # type: ignore[arg-type]
+    async with spawn_agent_process(editor, *command, env=env) as (agent, started):
         await agent.initialize(protocol_version=1)
         yield agent, started
 

@@ -13,8 +13,7 @@ from fsm_agent.agent import Turn
 from fsm_agent.fsm.table import Table
 from fsm_agent.fsm.verify import verify_table
 from fsm_agent.testing import Received, ScriptedServer, call, repeat, silence, status, text, tools
-from fsm_agent_states.compaction import COMPACTION
-from fsm_agent_states.table import TURN
+from fsm_agent_states.table import COMPACTION, TURN
 from tests.helpers.harness import talk
 from tests.helpers.waiting import until_so
 
@@ -104,11 +103,11 @@ def test_a_turn_stopped_before_its_request_continues_with_the_next(on: OnServer)
     """Whether the request left is unknown. So it counts, and the answer still arrives."""
     with ScriptedServer([text("ok")]) as server:
         turn = on(server).start("go")
-        while asyncio.run(turn.step()).dest != "CallLLM":  # type: ignore[union-attr]
+        while asyncio.run(turn.step()).dest != "CallLLM":
             pass
         turn = on(server).resume(turn.id)
         assert turn.run().final_response == "ok"
-        assert server.completions == 1 <= turn.result.attempts == 2  # type: ignore[union-attr]
+        assert server.completions == 1 <= turn.result.attempts == 2
 
 
 @pytest.mark.parametrize(("replies", "sent"), [([text("a summary")], 1), ([status(500)] * 3, 3)])

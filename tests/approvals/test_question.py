@@ -9,9 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fsm_agent.approvals.question import Question
+from fsm_agent.approvals.question import BEGINS, GOES_ON, Question, beside, original, visible
 from fsm_agent.approvals.rules import Asked
-from fsm_agent.approvals.visible import BEGINS, GOES_ON, beside, original, visible
 from fsm_agent.conversation.effects import AskApproval
 from tests.helpers.questions import TEXTS
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from fsm_agent.approvals.visible import original, visible
+from fsm_agent.approvals.question import original, visible
 
 TRICKY = st.text(
     st.sampled_from("\\xuU01b5cae{} \n\t\r\x1b\u202e↵⇥⟨⟩,times\u0301éa\u200b\ud800\U000e0041אש\u05b8٣;/"),

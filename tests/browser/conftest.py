@@ -31,6 +31,7 @@ LARGER = """new MutationObserver((_, watch) => {
     watch.disconnect();
 }).observe(document, { childList: true });"""
 PHASES = ("paused", "running", "waiting", "ended", "idle")
+EVERY_PHASE = ", ".join(f".chip.engine.{phase}" for phase in PHASES)
 
 
 class Browser:
@@ -44,7 +45,7 @@ class Browser:
         self._forgiven: re.Pattern[str] | None = None
 
     def serve(self, workshop: DebugSession, first: str | None = None) -> Any:
-        from fsm_agent.debug.web.serve import DebugServer
+        from fsm_agent.debug.web.app import DebugServer
 
         server = DebugServer(workshop, first=first)
         server.start()
@@ -56,7 +57,7 @@ class Browser:
         """Serve the page of a watched table."""
         from fsm_agent.debug.live.page import LivePage
         from fsm_agent.debug.live.watched import Watched
-        from fsm_agent.debug.web.serve import PageServer
+        from fsm_agent.debug.web.app import PageServer
 
         watched = Watched(path)
         watched.start()
@@ -75,7 +76,7 @@ class Browser:
         *,
         text: int = 16,
         still: bool = False,
-        ready: str = ", ".join(f".chip.engine.{phase}" for phase in PHASES),
+        ready: str = EVERY_PHASE,
     ) -> Any:
         """A page with a map. ``text``: pixels of the reader's usual text; ``still``: a reader who wants nothing
         to move; ``ready``: what the page has when it is there."""

@@ -10,7 +10,7 @@ from typing import Any
 
 from examples.review_loop import workflow
 from fsm_agent.debug import DebugSession
-from fsm_agent.debug.web.serve import DebugServer
+from fsm_agent.debug.web.app import DebugServer
 from fsm_agent.sessions.store import store_for
 from fsm_agent.testing import repeat
 from tests.browser.scenes import TAIL, cleaner, failed_turn, lengthened, long_turn, provider, workshop_of

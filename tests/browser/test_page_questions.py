@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 
-from fsm_agent.approvals.visible import original
+from fsm_agent.approvals.question import original
 from fsm_agent.conversation.effects import AskApproval
 from fsm_agent.debug.core.pending_request import call_form
 from fsm_agent.errors import TurnSuspended

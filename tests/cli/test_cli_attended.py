@@ -14,7 +14,7 @@ from typing import IO, Any
 import pytest
 
 from fsm_agent import tool
-from fsm_agent.approvals.visible import original
+from fsm_agent.approvals.question import original
 from fsm_agent.testing import ScriptedServer, call, text, tools
 from tests.helpers.terminal import Terminal, terminal
 

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
 from random import Random
+from typing import Any, get_args
 
 import pytest
 from rich.console import Console, RenderableType
@@ -367,12 +368,13 @@ def test_fields_by_their_names_have_the_types_that_are_said() -> None:
         (Figure, (int,)),
         (Flag, (bool,)),
     ):
-        for name in names.__args__:
+        for name in get_args(names):
             assert TurnResult.model_fields[name].annotation in kinds, name
 
 
 def test_events_have_names_and_stay_tuples() -> None:
-    values = CHANNELS["tool_start"]("c1", "look", {"a": 1})
+    channel: Any = CHANNELS["tool_start"]
+    values = channel("c1", "look", {"a": 1})
     assert isinstance(values, ToolStart)
     assert (values.name, tuple(values)) == ("look", ("c1", "look", {"a": 1}))
 

@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from fsm_agent.debug.dap.console import COMMANDS
 from jsonschema import Draft7Validator
 
 from fsm_agent.debug.dap import LaunchOptions
 from fsm_agent.debug.dap.breakpoints import EXCEPTIONS
 from fsm_agent.debug.dap.context import NAMES
-from fsm_agent.debug.dap.requests import COMMANDS
 
 EDITORS = Path(__file__).parents[2] / "editors"
 NOT_OFFERED = {"noDebug"}

@@ -16,7 +16,7 @@ from fsm_agent.debug.core.analysis import Budgets, choices, columns, waits_of
 from fsm_agent.debug.core.breakpoints import Breakpoint
 from fsm_agent.debug.core.debug_session import crash_of
 from fsm_agent.debug.core.record import search
-from fsm_agent.debug.web.rendering import tree
+from fsm_agent.debug.web.page import tree
 from fsm_agent.errors import ConfigError
 from fsm_agent.fsm.condition_parser import condition, names_in
 from fsm_agent.sessions.store import Store, store_for

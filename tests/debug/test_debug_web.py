@@ -17,9 +17,8 @@ import pytest
 from examples import order, review_loop
 from fsm_agent import Agent, tool
 from fsm_agent.debug import DebugSession
-from fsm_agent.debug.web.page import assets
-from fsm_agent.debug.web.rendering import bare, map_of
-from fsm_agent.debug.web.serve import DebugServer
+from fsm_agent.debug.web.app import DebugServer
+from fsm_agent.debug.web.page import assets, bare, map_of
 from fsm_agent.diagram.layout import map_of as readme_map_of
 from fsm_agent.errors import ConfigError, TurnSuspended
 from fsm_agent.fsm.table import Table

@@ -19,7 +19,7 @@ import yaml
 from examples import nested
 from fsm_agent import Agent
 from fsm_agent.diagram import FORMATS, Layout, render, written
-from fsm_agent.diagram.__main__ import main
+from fsm_agent.diagram.__main__ import files, main, stale, write
 from fsm_agent.diagram.around import around, near_json, near_markdown, neighbourhood
 from fsm_agent.diagram.geometry import text_width, wrap_text
 from fsm_agent.diagram.graph_languages import lay_out
@@ -28,7 +28,6 @@ from fsm_agent.diagram.model import diagram_of, words
 from fsm_agent.diagram.proof import proof_lines
 from fsm_agent.diagram.runs import runs_of
 from fsm_agent.diagram.scene import Scene, scene_of
-from fsm_agent.diagram.stale import files, stale, write
 from fsm_agent.errors import ConfigError
 from fsm_agent.fsm.table import Table, end, go, lines_of, on
 from fsm_agent.sessions.store import store_for

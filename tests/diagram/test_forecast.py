@@ -10,7 +10,7 @@ import pytest
 
 from fsm_agent.backtest import predict
 from fsm_agent.diagram import written
-from fsm_agent.diagram.forecast import Paths, forecast_json, forecast_markdown, percent, predict_diagram
+from fsm_agent.diagram.counts import Paths, forecast_json, forecast_markdown, percent, predict_diagram
 from fsm_agent.diagram.model import diagram_of
 from fsm_agent.diagram.svg import DARK, LIGHT
 from tests.helpers.command_line import Cli

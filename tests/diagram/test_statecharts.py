@@ -11,11 +11,11 @@ import pytest
 
 from examples import nested, order, parallel, review_loop
 from fsm_agent.diagram import render
-from fsm_agent.diagram.statecharts import as_scxml, as_xstate, from_scxml, from_xstate
+from fsm_agent.diagram.scxml import as_scxml, from_scxml
+from fsm_agent.diagram.statecharts import as_xstate, from_xstate
 from fsm_agent.errors import ConfigError
 from fsm_agent.fsm.table import Counter, Rung, Table, any_of, end, go, left, lines_of, on
-from fsm_agent_states.compaction import COMPACTION
-from fsm_agent_states.table import TURN
+from fsm_agent_states.table import COMPACTION, TURN
 from tests.fsm.test_verify_random import random_table
 from tests.helpers.command_line import Cli
 from tests.helpers.diagram_tables import SMALL, SMALL_LIMITS

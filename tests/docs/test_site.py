@@ -17,6 +17,7 @@ import fsm_agent
 from docs.site import reference
 from docs.site.pages import assemble, drawn, pages, relinked
 from fsm_agent import testing
+from fsm_agent.settings.errors import every_setting
 from tests.helpers.processes import ran
 
 ROOT = Path(__file__).parents[2]
@@ -78,10 +79,10 @@ def test_every_public_name_is_in_the_reference(package: Any) -> None:
 
 def test_each_setting_has_a_meaning_of_its_own() -> None:
     rows = re.findall(r"^\| `([\w.]+)` \|.*\| (.*) \|$", reference.settings_page(), re.MULTILINE)
-    assert {name for name, _ in rows} == set(reference.every_setting())
+    assert {name for name, _ in rows} == set(every_setting())
     assert [name for name, meaning in rows if not meaning.strip()] == []
     assert [name for name, meaning in rows if len(meaning) > 300] == []
-    assert reference.settings_said().keys() <= reference.every_setting().keys()
+    assert reference.settings_said().keys() <= every_setting().keys()
 
 
 def test_every_link_to_a_file_leads_somewhere() -> None:

@@ -20,8 +20,7 @@ from fsm_agent.diagram.table_json import as_json
 from fsm_agent.fsm.table import Table
 from fsm_agent.fsm.verify import check_certificate
 from fsm_agent.fsm.verify.certificate import certificate
-from fsm_agent_states.compaction import COMPACTION
-from fsm_agent_states.table import TURN
+from fsm_agent_states.table import COMPACTION, TURN
 
 TABLES: Mapping[str, tuple[Table, Mapping[str, int] | None]] = {
     "turn": (TURN, TURN.default_limits() if TURN.default_limits else None),

@@ -67,7 +67,7 @@ def debugger(folder: Path, picture: Path) -> None:
     from playwright.sync_api import sync_playwright
 
     from fsm_agent.debug import DebugSession
-    from fsm_agent.debug.web.serve import DebugServer
+    from fsm_agent.debug.web.app import DebugServer
 
     sys.path.insert(0, str(folder))
     from desk import desk  # type: ignore[import-not-found]

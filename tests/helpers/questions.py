@@ -10,7 +10,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from fsm_agent.approvals.visible import original
+from fsm_agent.approvals.question import original
 
 TEXTS = st.text(
     st.one_of(

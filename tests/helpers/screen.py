@@ -9,6 +9,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -27,7 +28,7 @@ _WHERE = b"\x1b[6n"
 class Screen:
     """``rows`` are the rows of the screen now; ``shown`` is the same without what differs from run to run."""
 
-    def __init__(self, child: pexpect.spawn, columns: int, lines: int) -> None:
+    def __init__(self, child: Any, columns: int, lines: int) -> None:
         self._child = child
         self._screen = pyte.Screen(columns, lines)
         self._stream = pyte.ByteStream(self._screen)

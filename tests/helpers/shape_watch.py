@@ -7,9 +7,9 @@ from functools import cache
 from typing import Any
 
 from fsm_agent.conversation.messages import Message
+from fsm_agent.fsm.proof import examine
 from fsm_agent.fsm.properties import Promises
 from fsm_agent.fsm.table import Row
-from fsm_agent.fsm.verify.proof import examine
 from fsm_agent.fsm.verify.properties import Induction, induct
 from fsm_agent_states.logic.shapes import TRANSCRIPT, Shape, shape_of
 from fsm_agent_states.table import TURN

@@ -8,7 +8,8 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
+import time
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import hatchling.build
@@ -19,10 +20,23 @@ from tests.helpers.processes import environment, ran
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
 COPIED = ("benchmarks", "fsm_agent", "states", "tests", "examples", "diagrams", "docs", "pyproject.toml", "README.md", "CONTRIBUTING.md")  # fmt: skip
-EXERCISES = {
-    part.partition("\n")[0]: re.findall(r"^```diff\n(.*?)^```$", part, re.MULTILINE | re.DOTALL)
-    for part in PAGE.partition("## Five exercises")[2].split("\n### ")[1:]
-}
+
+
+def parts_of(heading: str) -> dict[str, str]:
+    """The parts below a heading of the page, by their titles."""
+    whole = PAGE.partition(f"## {heading}\n")[2].partition("\n## ")[0]
+    return dict(part.split("\n", 1) for part in whole.split("\n### ")[1:])
+
+
+def blocks_of(parts: dict[str, str]) -> dict[str, list[str]]:
+    """The patches in each part."""
+    return {
+        title: re.findall(r"^```diff\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
+        for title, text in parts.items()
+    }
+
+
+TASKS, EXERCISES = blocks_of(parts_of("Three small tasks")), blocks_of(parts_of("Five exercises"))
 
 
 def patched(blocks: list[str], root: Path) -> set[str]:
@@ -80,13 +94,42 @@ def with_diagrams(root: Path) -> None:
         run(root, "fsm_agent.diagram", f"examples/diagrams/{name}", *named)
 
 
-def test_the_page_says_how_much_each_exercise_changes() -> None:
-    for title, blocks in EXERCISES.items():
-        text = PAGE.partition(f"### {title}\n")[2].partition("\n### ")[0]
-        lines = sum(
-            line.startswith("+") and not line.startswith("+++") for line in "".join(blocks).splitlines()
-        )
-        assert f"{len(list(files_in(blocks)))} files, {lines} lines written" in " ".join(text.split())
+def lines_written(blocks: list[str]) -> int:
+    return sum(line.startswith("+") and not line.startswith("+++") for line in "".join(blocks).splitlines())
+
+
+@pytest.mark.parametrize("heading", ["Three small tasks", "Five exercises"])
+def test_the_page_says_how_much_each_change_is(heading: str) -> None:
+    parts = parts_of(heading)
+    assert len(parts) == {"Three": 3, "Five": 5}[heading.split()[0]]
+    for title, blocks in blocks_of(parts).items():
+        size = f"{len(list(files_in(blocks)))} files, {lines_written(blocks)} lines written"
+        assert size in " ".join(parts[title].split()), title
+
+
+@pytest.mark.slow
+def test_a_stranger_finds_what_to_change(copy: Path) -> None:
+    """Prints what each task takes: files that the searches list, files and lines changed, seconds of the check."""
+    print("| task | files listed | files changed | lines | check |\n|---|---:|---:|---:|---:|")
+    for title, text in parts_of("Three small tasks").items():
+        test, change = TASKS[title]
+        searches = re.findall(r"^\$ (grep .*)$", text, re.MULTILINE)
+        [check] = re.findall(r"^\$ pytest (.*)$", text, re.MULTILINE)
+        listed = [
+            {line.partition(":")[0] for line in shell(f"{search} -I", copy, os.environ).stdout.splitlines()}
+            for search in searches
+        ]
+        [source] = [name for name, _ in files_in([change])]
+        assert listed[-1] == {source}, title
+        checked = ("pytest", "-p", "no:cacheprovider", *check.split())
+        patched([test], copy)
+        with pytest.raises(AssertionError, match="1 failed"):
+            run(copy, *checked)
+        patched([change], copy)
+        began = time.monotonic()
+        run(copy, *checked)
+        sizes = len(set().union(*listed)), 2, lines_written([test, change])
+        print("|", title, *(f"| {size}" for size in sizes), f"| {time.monotonic() - began:.0f} s |")
 
 
 @pytest.mark.slow
@@ -158,7 +201,7 @@ def clean_environment(home: Path) -> dict[str, str]:
     return {**{name: os.environ[name] for name in kept if name in os.environ}, **own}
 
 
-def shell(words: str, folder: Path, environment: dict[str, str]) -> subprocess.CompletedProcess[str]:
+def shell(words: str, folder: Path, environment: Mapping[str, str]) -> subprocess.CompletedProcess[str]:
     done = subprocess.run(
         words, shell=True, cwd=folder, env=environment, stdin=subprocess.DEVNULL, capture_output=True, text=True,
         timeout=600, check=False,

@@ -152,7 +152,7 @@ def test_the_files_it_names_are_there() -> None:
         assert (ROOT / name).exists() or (ROOT / "fsm_agent" / name).exists(), name
 
 
-LEFT = {ROOT / "fsm_agent" / "sessions" / "remote_commands.py"}
+LEFT = {ROOT / "fsm_agent" / "sessions" / "store" / "stored_sessions.py"}
 """Loads the debugger's end of a turn only while debugging."""
 
 

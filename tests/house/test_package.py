@@ -59,7 +59,7 @@ def test_a_turn_loads_nothing_that_it_does_not_use_and_one_proof_that_it_ends(
     turn = loaded[2]
     assert not packages(turn) & {*HEAVY, "mcp"} - {"transitions", "uvloop"}
     assert not turn & {*UNUSED, *PROOFS}
-    assert "fsm_agent.fsm.verify.proof" in turn
+    assert "fsm_agent.fsm.proof" in turn
 
 
 def test_an_agent_loads_no_sdk_before_its_first_call(loaded: list[set[str]]) -> None:

@@ -248,6 +248,7 @@ LEAVES: list[Kind] = [
 
 
 def grown(kind: Kind) -> st.SearchStrategy[Kind]:
+    inner: Any
     inner, values = kind
     return st.sampled_from(
         [

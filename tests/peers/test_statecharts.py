@@ -9,13 +9,13 @@ from collections.abc import Callable, Mapping
 import pytest
 
 from examples import nested, order, parallel, review_loop
-from fsm_agent.diagram.statecharts import as_scxml, as_xstate
+from fsm_agent.diagram.scxml import as_scxml
+from fsm_agent.diagram.statecharts import as_xstate
 from fsm_agent.errors import StuckTurn, UndeclaredEvent
 from fsm_agent.fsm.machine import Machine
 from fsm_agent.fsm.table import Table
 from fsm_agent.fsm.verify.reach import all_limit_names
-from fsm_agent_states.compaction import COMPACTION
-from fsm_agent_states.table import TURN
+from fsm_agent_states.table import COMPACTION, TURN
 from tests.fsm.test_verify_random import random_table
 from tests.helpers.sample import everything, most, seed
 from tests.helpers.tables import Counting

@@ -22,8 +22,7 @@ from fsm_agent.prompt.book import (
     platform_hint,
     system_line,
 )
-from fsm_agent.prompt.files import cap_of, project, read
-from fsm_agent.prompt.skills import find_skills, front_matter
+from fsm_agent.prompt.files import cap_of, find_skills, front_matter, project, read
 from fsm_agent.settings.model import Prompt
 from fsm_agent.support.untrusted import scan
 from fsm_agent.tools import ToolFailure

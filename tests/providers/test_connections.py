@@ -12,8 +12,8 @@ import pytest
 from fsm_agent import Agent
 from fsm_agent.conversation.effects import Failure
 from fsm_agent.conversation.messages import ModelReply
-from fsm_agent.providers.connections import CONNECTIONS, Connections
 from fsm_agent.providers.sdk_port import CLIENTS, tls
+from fsm_agent.providers.transport import CONNECTIONS, Connections
 from fsm_agent.testing import ScriptedServer, repeat, text
 from tests.helpers.keeper import Keeper
 from tests.helpers.ports import CHAT, KEY, WIRES, Seen, Wire
@@ -228,7 +228,7 @@ async def test_cookies_of_a_server_are_never_sent_back() -> None:
 async def test_an_unused_client_is_forgotten() -> None:
     port = CHAT.make("http://127.0.0.1:9/v1", KEY)
     await port.ready()
-    mine = [key for key in CLIENTS if key[0] is asyncio.get_running_loop()]  # type: ignore[index]
+    mine = [key for key in CLIENTS if key[0] is asyncio.get_running_loop()]
     assert len(mine) == 1
     del port
     gc.collect()

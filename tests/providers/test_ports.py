@@ -351,6 +351,20 @@ async def test_the_bytes_of_the_body_go_out_as_they_are(wire: Wire, times: int) 
     assert received.headers[wire.auth] == f"{wire.bearer}{KEY}"
 
 
+async def test_later_requests_have_the_head_of_the_first_and_bodies_of_their_own(wire: Wire) -> None:
+    bodies = [f'{{"stream":true,"{wire.rows}":[],"user":"{"x" * size}"}}'.encode() for size in (1, 2000, 30)]
+    with ScriptedServer([text("hi")] * len(bodies)) as server:
+        port = wire.make(server.url, KEY)
+        for body in bodies:
+            await port.call(ModelRequest(body), Seen())
+        assert len((await port.ready()).heads) == 1  # the SDK built it once
+        await port.aclose()
+    assert [received.raw for received in server.requests] == bodies
+    heads = [dict(received.headers) for received in server.requests]
+    assert [int(head.pop("content-length")) for head in heads] == [len(body) for body in bodies]
+    assert heads[0] == heads[1] == heads[2]
+
+
 @pytest.mark.behaviour("TR-02b")
 async def test_keys_change_connections_stay_and_can_be_rebuilt(wire: Wire) -> None:
     with ScriptedServer([text("a"), text("b"), text("c")]) as server:

@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from fsm_agent import Agent
-from fsm_agent.approvals.policy import hard_line
 from fsm_agent.approvals.rules import Asked, Pattern, allows
+from fsm_agent.approvals.shell import hard_line
 from fsm_agent.conversation.effects import AskApproval
 from fsm_agent.settings.model import ApprovalSettings
 from fsm_agent.testing import ScriptedModel, call, text, tools

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fsm_agent.approvals.policy import hard_line
 from fsm_agent.approvals.rules import Asked, Pattern, allows
+from fsm_agent.approvals.shell import hard_line
 from tests.helpers.text_tables import sections
 
 ENVIRON = {"HOME": "/home/me", "TOP": "/", "TMPDIR": "/tmp"}

@@ -20,13 +20,13 @@ import pytest
 
 import fsm_agent
 import fsm_agent_states
-from fsm_agent.support import linear, untrusted
+from fsm_agent.support import texts, untrusted
 from fsm_agent.support.redaction import SecretShape
 
 OURS = (
     "fsm_agent.diagram",
     "fsm_agent.fsm.verify",
-    "fsm_agent.debug.web.rendering",  # reads the picture that was just made
+    "fsm_agent.debug.web.page",  # reads the picture that was just made
     "fsm_agent.testing",
     "fsm_agent.providers.offline",  # reads what the user at the keyboard says to it
     "fsm_agent.debug.dap",
@@ -258,6 +258,6 @@ def test_the_test_finds_patterns_that_are_known_to_be_slow(pattern: str) -> None
 def test_what_reads_the_longest_texts_is_matched_by_re2() -> None:
     """An expression that RE2 does not take, such as one with look-around, is refused when it is compiled."""
     for _, expression in (*untrusted.WORDS, untrusted.TAGS):
-        linear.search(expression, b"x")
+        texts.search(expression, b"x")
     with pytest.raises(Exception, match="perl operator"):
-        linear.search("(?=x)", b"x")
+        texts.search("(?=x)", b"x")

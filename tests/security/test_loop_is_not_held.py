@@ -38,11 +38,10 @@ from fsm_agent.testing import FakeClock
 from fsm_agent.tools import tool
 from fsm_agent.tools.result import text_of_error
 from fsm_agent.tools.runner import ToolRunner
-from fsm_agent.toolsets.fetch import Fetched, Fetcher
 from fsm_agent.toolsets.mcp.results import result_of
-from fsm_agent.toolsets.web import Reader, text_of_page
+from fsm_agent.toolsets.web import Fetched, Fetcher, Reader, text_of_page
 from fsm_agent_states.logic import facts
-from fsm_agent_states.logic.calls import check_calls
+from fsm_agent_states.logic.running import check_calls
 
 SIZE = 1_000_000
 HELD = 0.05
@@ -204,7 +203,8 @@ async def asked(text: str) -> None:
     given: Any = {"grants": NoGrants(_no_database), "workdir": "/"}
     nobody = Approvals(Callbacks({}), FakeClock(), Settings().approval, 0.01, **given)
     question = AskApproval("c1", "terminal", {"command": text[: MAX_COMMAND // 8]})
-    assert not (await nobody.ask(question, asyncio.Event())).granted
+    answer: Any = await nobody.ask(question, asyncio.Event())
+    assert not answer.granted
 
 
 def told_by_a_server(text: str) -> None:

@@ -28,7 +28,6 @@ from fsm_agent.approvals.question import Question
 from fsm_agent.approvals.rules import Grants
 from fsm_agent.approvals.service import Approvals
 from fsm_agent.cli.doctor import doctor
-from fsm_agent.conversation.confinement import Confinement
 from fsm_agent.conversation.effects import Approval, AskApproval, RunTool, ToolOutcome, ToolSpec
 from fsm_agent.errors import ConfigError
 from fsm_agent.providers.scripted.model import FakeClock
@@ -38,9 +37,9 @@ from fsm_agent.sessions.store import store_for
 from fsm_agent.settings.model import SandboxSettings, Settings
 from fsm_agent.testing import ScriptedModel, call, text, tools
 from fsm_agent.tools import Tool, ToolRunner
+from fsm_agent.tools.decorator import Confinement
 from fsm_agent.toolsets import toolsets
-from fsm_agent.toolsets.sandbox import sandbox_of, usable_sandbox
-from fsm_agent.toolsets.sandbox.place import Boundary, homes
+from fsm_agent.toolsets.sandbox import Boundary, homes, sandbox_of, usable_sandbox
 from fsm_agent.toolsets.terminal import Jobs
 from tests.helpers.engine import RecordedEngine
 from tests.helpers.leaping import LeapingLoop
@@ -205,7 +204,8 @@ async def test_an_interrupt_ends_it(scene: Scene) -> None:
     running = asyncio.ensure_future(runner.run(request, stop))
     await asyncio.to_thread(until, (scene.work / "begun").exists)
     stop.set()
-    assert (await running).status == "unknown"
+    ended: Any = await running
+    assert ended.status == "unknown"
     until(lambda: not scene.left())
 
 

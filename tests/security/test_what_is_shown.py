@@ -18,12 +18,12 @@ from fsm_agent.approvals.question import Question
 from fsm_agent.approvals.rules import Asked
 from fsm_agent.cli.questions import LONGER, draw_row
 from fsm_agent.conversation.effects import AskApproval, RunTool
-from fsm_agent.debug.core.events import Status
+from fsm_agent.debug.core.commands import Status
 from fsm_agent.debug.core.pending_request import PendingRequest
 from fsm_agent.debug.dap.protocol import Outbox, read_message, write_message
 from fsm_agent.debug.dap.threads import question_text, variables
 from fsm_agent.debug.dap.variables import References, ValuePlace
-from fsm_agent.debug.web.rendering import answer
+from fsm_agent.debug.web.page import answer
 from tests.helpers.questions import ARGUMENTS, call_in, call_of, with_lists_as_objects
 
 KEY = "sk-live-0123456789abcdef"
@@ -71,7 +71,7 @@ def sent_to_an_editor(text: str) -> str:
     stream = io.BytesIO()
     Outbox(lambda message: write_message(stream, message), [KEY]).output(text, "important")
     stream.seek(0)
-    message = read_message(stream)  # type: ignore[arg-type]
+    message = read_message(stream)
     assert message is not None
     return str(message["body"]["output"]).removesuffix("\n")
 

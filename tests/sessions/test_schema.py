@@ -12,8 +12,7 @@ import pytest
 
 from fsm_agent.errors import StoreError
 from fsm_agent.sessions.store import SqliteDatabase, Store
-from fsm_agent.sessions.store.health import application_id, health
-from fsm_agent.sessions.store.schema import FIRST, VERSIONS, newest
+from fsm_agent.sessions.store.schema import FIRST, VERSIONS, application_id, health, newest
 from fsm_agent.testing import text
 from tests.helpers.store_homes import process
 

@@ -27,15 +27,15 @@ from fsm_agent.sessions.store.search.messages import (
     search,
     snippet_of,
 )
-from fsm_agent.sessions.store.search.session_recall import around, by_words, recent
 from fsm_agent.sessions.store.search.text_analysis import fold, plain_text, query_of
 from fsm_agent.testing import call, text, tools
+from fsm_agent.toolsets.agent.recall import around, by_words, recent
 from tests.helpers.store_homes import agent, left_unfinished, written
 from tests.helpers.waiting import until
 
 
 def found(store: Store, words: str, **options: object) -> list[str]:
-    among = Among(**options)  # type: ignore[arg-type]
+    among = Among(**options)
     return sorted(hit.text for hit in search(store.database, words, among, limit=100).hits)
 
 

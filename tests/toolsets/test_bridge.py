@@ -10,7 +10,7 @@ import pytest
 from fsm_agent import Agent, tool
 from fsm_agent.conversation.effects import ToolSpec
 from fsm_agent.testing import ScriptedModel, call, text, tools
-from fsm_agent.toolsets.agent.dispatch import bridged
+from fsm_agent.toolsets.tool_context import bridged
 from tests.helpers.families import offered, told
 from tests.helpers.mcp_bench import program
 

@@ -15,7 +15,7 @@ import httpx2
 import pytest
 
 from fsm_agent.errors import ConfigError
-from fsm_agent.support.home import LOGINS
+from fsm_agent.support.files import LOGINS
 from fsm_agent.support.redaction import mask
 from fsm_agent.toolsets.mcp.config import ServerConfig, servers_of
 from fsm_agent.toolsets.mcp.login import log_in

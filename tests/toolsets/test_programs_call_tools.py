@@ -17,8 +17,7 @@ from fsm_agent.conversation.effects import RunTool, ToolOutcome
 from fsm_agent.fsm.journal import Exchange
 from fsm_agent.sessions.store import Store
 from fsm_agent.testing import call, text, tools
-from fsm_agent.toolsets.code import CallLine
-from fsm_agent.toolsets.programs import ProgramDoor
+from fsm_agent.toolsets.code import CallLine, ProgramDoor
 from tests.helpers.processes import ran
 from tests.helpers.store_homes import agent
 from tests.helpers.waiting import until

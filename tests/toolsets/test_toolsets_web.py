@@ -17,9 +17,17 @@ from fsm_agent.conversation.effects import ToolOutcome
 from fsm_agent.settings.model import Settings, Web
 from fsm_agent.tools import ToolFailure
 from fsm_agent.toolsets import toolset
-from fsm_agent.toolsets.fetch import Fetched, Fetcher, is_public, named, reachable
 from fsm_agent.toolsets.page_worker import read
-from fsm_agent.toolsets.web import PAGE, text_of_page, web_tools
+from fsm_agent.toolsets.web import (
+    PAGE,
+    Fetched,
+    Fetcher,
+    is_public,
+    named,
+    reachable,
+    text_of_page,
+    web_tools,
+)
 from tests.helpers.http_server import Answer
 from tests.helpers.text_tables import sections
 from tests.helpers.toolbench import ToolBench

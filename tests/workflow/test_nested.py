@@ -36,7 +36,7 @@ from fsm_agent.fsm.machine import Machine
 from fsm_agent.fsm.table import Counter, Inner, Line, Rung, Table, end, go, left, lines_of, on, runs
 from fsm_agent.fsm.verify import verify_table
 from fsm_agent.fsm.verify.reach import all_limit_names
-from fsm_agent.runtime.ports import NotYet
+from fsm_agent.request import NotYet
 from fsm_agent.testing import ScriptedModel, repeat, text
 from tests.helpers.tables import Counting
 from tests.helpers.waiting import until_so
@@ -155,7 +155,7 @@ def test_other_turns_than_the_table_says_are_a_bug(tmp_path: Path) -> None:
         ([order.Order([])], "Run began other turns; given: Order; allowed: Small"),
         ([Small([])] * 3, "Run began too many turns; given: 3; allowed: 2 (most)"),
     ):
-        result = outer(tmp_path, lambda turn, begun=begun: begun).start(Small([])).run()  # type: ignore[misc]
+        result = outer(tmp_path, lambda turn, begun=begun: begun).start(Small([])).run()
         assert (result.exit, result.turn.bug) == ("bug", f"ConfigError: {says}")
 
 

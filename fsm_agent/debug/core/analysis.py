@@ -9,15 +9,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from difflib import SequenceMatcher
 from typing import Any, Literal, get_args
 
 from fsm_agent.conversation.effects import KINDS as REQUEST_KINDS
-from fsm_agent.debug.core.record import Record
+from fsm_agent.conversation.messages import NO_USAGE, Usage
+from fsm_agent.debug.core.record import Record, price_of
 from fsm_agent.errors import ConfigError
+from fsm_agent.fsm.codec import dumps
 from fsm_agent.fsm.table import AllOf, AnyOf, Below, Guard, Row, Spent, Table
+from fsm_agent.sessions.store.rows import loads
 
 # ----------------------------------------------------------------------------------------------------
 # A turn on a time axis: its state at every moment, and what it waited for: a person, the model, a
@@ -369,4 +372,86 @@ def _answers(record: Record, at: int) -> list[tuple[str, str]]:
         if kind is None or kind.intent:  # of another table's requests every one is asked of the world
             reply = {k: v for k, v in (effect["reply"] or {}).items() if k not in ("seconds", "usage")}
             found.append((effect["kind"], repr(reply)))
+    return found
+
+
+# ----------------------------------------------------------------------------------------------------
+#
+
+Cost = Callable[[Usage], float | None]
+LONGEST_ARGUMENTS = 200
+"""Characters of the arguments of one call."""
+MOST_CALLS = 8
+"""Calls of one move that are listed."""
+
+
+def note_of(entries: Iterable[Mapping[str, Any]], cost: Cost) -> dict[str, Any]:
+    """Return the note of a move from the requests of the visit that it ended: ``calls`` [[tool, arguments]],
+    which the model asked for or the state ran, ``tokens``, and ``cost`` in US dollars, ``None`` while a price
+    is not known."""
+    calls: list[list[str]] = []
+    used = NO_USAGE
+    for one in entries:
+        reply = one["reply"] or {}
+        if one["kind"] == "RunTool":
+            calls.append(
+                [one["name"], dumps((one["request"] or {}).get("arguments", {}))[:LONGEST_ARGUMENTS]]
+            )
+        elif one["kind"] == "CallModel":
+            asked = reply.get("tool_calls") or ()
+            calls += [[call["name"], str(call["arguments"])[:LONGEST_ARGUMENTS]] for call in asked]
+            used += Usage(**(reply.get("usage") or {}))
+    spent = cost(used) if used.total else 0.0
+    return {
+        "calls": calls[:MOST_CALLS],
+        "more": max(0, len(calls) - MOST_CALLS),
+        "tokens": used.total,
+        "cost": spent,
+    }
+
+
+def noted_moves(record: Record, first: int, last: int) -> list[dict[str, Any]]:
+    """Return the moves ``first`` to ``last``, each with its note."""
+    visits: dict[int, list[dict[str, Any]]] = {}
+    with record.reading() as c:
+        for part in record.within(first, last):
+            rows = c.execute(
+                "SELECT seq, kind, name, request, request_crc, reply, reply_crc FROM effects WHERE turn = ?"
+                " AND seq BETWEEN ? AND ? AND kind IN ('CallModel', 'RunTool') ORDER BY seq, ordinal, place",
+                (part.turn, part.first - 1, (last if part.last is None else part.last) - 1),
+            )
+            for seq, kind, name, request, request_crc, reply, reply_crc in rows:
+                entry = {"kind": kind, "name": name, "request": loads(request, request_crc)}
+                entry["reply"] = None if reply is None else loads(reply, reply_crc)
+                visits.setdefault(seq + 1, []).append(entry)
+    cost = price_of(record)
+    return [move | note_of(visits.get(move["seq"], ()), cost) for move in record.moves(first, last)]
+
+
+def tools_called(record: Record) -> list[tuple[str, int]]:
+    """Return the tools that a turn called, by their names, with how often."""
+    found: dict[str, int] = {}
+    with record.reading() as c:
+        for part in record.within(1, None):
+            rows = c.execute(
+                "SELECT name, COUNT(*) FROM effects WHERE turn = ? AND seq >= ? AND (? IS NULL OR seq < ?)"
+                " AND kind = 'RunTool' GROUP BY name",
+                (part.turn, part.first - 1, part.last, part.last),
+            )
+            for name, count in rows:
+                found[name] = found.get(name, 0) + count
+    return sorted(found.items())
+
+
+def moves_of_tool(record: Record, tool: str) -> list[int]:
+    """Return the moves whose visit called a tool."""
+    found: list[int] = []
+    with record.reading() as c:
+        for part in record.within(1, None):
+            rows = c.execute(
+                "SELECT DISTINCT seq + 1 FROM effects WHERE turn = ? AND seq >= ? AND (? IS NULL OR seq < ?)"
+                " AND kind = 'RunTool' AND name = ? ORDER BY seq",
+                (part.turn, part.first - 1, part.last, part.last, tool),
+            )
+            found += [seq for (seq,) in rows]
     return found

@@ -18,8 +18,9 @@ from typing import Any, Literal, assert_never
 from fsm_agent.approvals.service import NOBODY
 from fsm_agent.conversation.effects import Approval, AskApproval
 from fsm_agent.debug.core import commands
+from fsm_agent.debug.core.analysis import note_of
 from fsm_agent.debug.core.breakpoints import Breakpoint, Breakpoints, MoveFacts
-from fsm_agent.debug.core.events import (
+from fsm_agent.debug.core.commands import (
     DebugEvent,
     EventKind,
     Phase,
@@ -28,15 +29,14 @@ from fsm_agent.debug.core.events import (
     entries,
     step_dict,
 )
-from fsm_agent.debug.core.move_notes import note_of
 from fsm_agent.debug.core.pending_request import PERFORM, HeldKind, PendingRequest, PerformEdited, kind_of
 from fsm_agent.debug.core.record import cost_of_turn, price_by
 from fsm_agent.errors import ConfigError
 from fsm_agent.fsm.journal import Exchange, Step
 from fsm_agent.fsm.pause_point import PausePoint
 from fsm_agent.fsm.pipeline import Perform
+from fsm_agent.request import NotYet
 from fsm_agent.runtime.events import Entered, Stopped, Stream
-from fsm_agent.runtime.ports import NotYet
 
 MOST_NUMBERS = 900_000
 """Numbers of questions begin anywhere below, and differently for each debugger: an answer that comes late, to

@@ -18,9 +18,15 @@ from typing import Any
 
 from fsm_agent.composition.turn_wiring import DIGEST, KIND, recompose, restore_turn
 from fsm_agent.debug.core.breakpoints import Breakpoint, BreakpointHit, Breakpoints, MoveFacts
-from fsm_agent.debug.core.commands import Command, ReplaceBreakpoints, read_command
+from fsm_agent.debug.core.commands import (
+    Command,
+    DebugEvent,
+    Listener,
+    ReplaceBreakpoints,
+    Status,
+    read_command,
+)
 from fsm_agent.debug.core.engines import Engine, LocalEngine, RecordedEngine, Runs
-from fsm_agent.debug.core.events import DebugEvent, Listener, Status
 from fsm_agent.debug.core.record import WINDOW, Record
 from fsm_agent.debug.core.remote import RemoteDebugClient
 from fsm_agent.errors import ConfigError

@@ -11,9 +11,16 @@ from typing import Any, Protocol
 from fsm_agent.agent import Agent
 from fsm_agent.composition.turn_wiring import KIND
 from fsm_agent.debug.core.breakpoints import Breakpoints
-from fsm_agent.debug.core.commands import Command, HoldRequests, ReplaceBreakpoints, Running
+from fsm_agent.debug.core.commands import (
+    Command,
+    DebugEvent,
+    HoldRequests,
+    Listener,
+    ReplaceBreakpoints,
+    Running,
+    Status,
+)
 from fsm_agent.debug.core.control import Controller
-from fsm_agent.debug.core.events import DebugEvent, Listener, Status
 from fsm_agent.debug.core.record import Record
 from fsm_agent.errors import ConfigError, OwnershipLost, TurnSuspended
 from fsm_agent.fsm.pause_point import PausePoint, TurnKind

@@ -26,12 +26,11 @@ from fsm_agent.errors import ConfigError
 from fsm_agent.fsm.base_turn import BaseTurn
 from fsm_agent.fsm.codec import dumps
 from fsm_agent.fsm.journal import answered, plain
-from fsm_agent.fsm.nested import Nested
 from fsm_agent.fsm.runner import State
 from fsm_agent.fsm.table import Row, Table
 from fsm_agent.fsm.verify.reach import all_limit_names
 from fsm_agent.request import answerable
-from fsm_agent.workflow import Workflow
+from fsm_agent.workflow import Nested, Workflow
 
 # ----------------------------------------------------------------------------------------------------
 # A table without states, played by hand: at every state a person says which of its events it reports.

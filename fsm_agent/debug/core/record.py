@@ -17,7 +17,7 @@ from typing import Any
 
 from fsm_agent.conversation.messages import NO_USAGE, Usage
 from fsm_agent.debug.core.breakpoints import TurnCost
-from fsm_agent.debug.core.events import step_dict
+from fsm_agent.debug.core.commands import step_dict
 from fsm_agent.errors import ConfigError
 from fsm_agent.fsm.codec import dumps
 from fsm_agent.fsm.journal import Step, apply_deltas

@@ -17,9 +17,17 @@ from typing import Any, ClassVar, Literal, assert_never
 from fsm_agent.conversation.effects import AskApproval
 from fsm_agent.debug.core import commands
 from fsm_agent.debug.core.breakpoints import Arguments, Breakpoint, Breakpoints, objects, text
-from fsm_agent.debug.core.commands import Command, InterruptTurn, SteerTurn, read_command
+from fsm_agent.debug.core.commands import (
+    Command,
+    DebugEvent,
+    EventKind,
+    InterruptTurn,
+    Listener,
+    Status,
+    SteerTurn,
+    read_command,
+)
 from fsm_agent.debug.core.control import Controller
-from fsm_agent.debug.core.events import DebugEvent, EventKind, Listener, Status
 from fsm_agent.debug.core.pending_request import call_form
 from fsm_agent.debug.core.record import Record
 from fsm_agent.errors import ConfigError, StoreError

@@ -17,8 +17,14 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
-from fsm_agent.debug.core.breakpoints import Arguments, Breakpoint, Breakpoints, number, targets_of
-from fsm_agent.debug.core.table_source import written_states
+from fsm_agent.debug.core.breakpoints import (
+    Arguments,
+    Breakpoint,
+    Breakpoints,
+    number,
+    targets_of,
+    written_states,
+)
 from fsm_agent.debug.dap.protocol import Client
 from fsm_agent.errors import ConfigError
 from fsm_agent.fsm.table import Table

@@ -18,10 +18,9 @@ from typing import Any, assert_never
 
 from fsm_agent.conversation.result import words_of_model
 from fsm_agent.debug.core.breakpoints import Arguments
-from fsm_agent.debug.core.commands import ContinueTurn, InterruptTurn, PauseTurn
+from fsm_agent.debug.core.commands import ContinueTurn, DebugEvent, InterruptTurn, PauseTurn
 from fsm_agent.debug.core.debug_session import DebugSession
 from fsm_agent.debug.core.debugger import Debugger
-from fsm_agent.debug.core.events import DebugEvent
 from fsm_agent.debug.core.loopback import bind_loopback, bind_socket
 from fsm_agent.debug.core.remote import RemoteDebugClient
 from fsm_agent.debug.dap.context import CAPABILITIES, EditorContext, LaunchOptions, Opener

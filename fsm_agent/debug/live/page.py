@@ -17,7 +17,7 @@ from fsm_agent.debug.live.watched import Shown, View, Watched
 from fsm_agent.debug.web.page import Body, Page, pictures_of
 from fsm_agent.diagram.model import is_move, words
 from fsm_agent.diagram.versions.compare import BoundChange, ProofChange, RowChange
-from fsm_agent.diagram.versions.text import SIGN, change_words, summary
+from fsm_agent.diagram.versions.rendering import SIGN, change_words, summary
 from fsm_agent.fsm.codec import dumps
 from fsm_agent.fsm.table import Line, Rung
 from fsm_agent.fsm.verify.report import Report

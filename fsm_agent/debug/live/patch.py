@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from json import dumps
 
-from fsm_agent.debug.core.table_source import WrittenList, written_states
+from fsm_agent.debug.core.breakpoints import WrittenList, written_states
 from fsm_agent.errors import ConfigError, TableError
 from fsm_agent.fsm.table import (
     ALWAYS,

@@ -9,15 +9,14 @@ import os
 import subprocess
 import tempfile
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from fsm_agent.debug.live.loading import Broken, Loader
 from fsm_agent.debug.live.patch import Edit, TableText
-from fsm_agent.debug.live.runs import Run, runs_against
 from fsm_agent.diagram.versions.compare import (
     Difference,
     ProofChange,
@@ -25,10 +24,13 @@ from fsm_agent.diagram.versions.compare import (
     compare_reports,
 )
 from fsm_agent.diagram.versions.load import SHORT, Version, unpack_revision
-from fsm_agent.errors import ConfigError, TableError
+from fsm_agent.errors import ConfigError, FsmAgentError, TableError
+from fsm_agent.fsm.base_turn import BaseTurn
+from fsm_agent.fsm.machine import Machine
 from fsm_agent.fsm.table import Table
 from fsm_agent.fsm.verify import verify_table
-from fsm_agent.fsm.verify.reach import TimeLimit, all_limit_names
+from fsm_agent.fsm.verify.faults import CounterExample, counterexample
+from fsm_agent.fsm.verify.reach import TimeLimit, all_limit_names, limit_names
 from fsm_agent.fsm.verify.report import Report
 from fsm_agent.support.processes import bare_environment
 
@@ -382,3 +384,76 @@ def _git(folder: Path, *arguments: str) -> str:
     except OSError:
         return ""
     return done.stdout.strip() if done.returncode == 0 else ""
+
+
+# ----------------------------------------------------------------------------------------------------
+# Runs that show what is wrong with a table, move by move.
+
+ROUNDS = 2
+"""How often a loop that never ends is shown."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunStep:
+    """One move: the row, and the counters that it changed, each with its value before and after."""
+
+    row: str
+    source: str
+    event: str
+    dest: str
+    changes: tuple[tuple[str, int, int], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """Moves from the start of a turn under ``limits``; ``end`` says what is wrong behind the last one.
+    ``loop``: the number of the move at which the part begins that repeats forever."""
+
+    title: str
+    limits: Mapping[str, int]
+    steps: tuple[RunStep, ...]
+    end: str
+    loop: int | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        """The run as plain JSON values."""
+        return asdict(self)
+
+
+def runs_against(table: Table, report: Report) -> tuple[Run, ...]:
+    """A run that gets stuck or never ends, if a check found something, and one for each property that is
+    broken."""
+    found = counterexample(table) if not all(check.ok for check in report.checks) else None
+    made = [_run_of(table, found)] if found is not None else []
+    for one in report.properties:
+        if one.rows:
+            limits = dict.fromkeys(limit_names(table), 0) | one.maxima
+            title = f"{'Known, and b' if one.known else 'B'}reaks: {one.says}"
+            steps = tuple(_steps_of(table, [table.row(row).event for row in one.rows], limits))
+            made.append(Run(title, dict(one.maxima), steps, "the property is broken here"))
+    return tuple(made)
+
+
+def _run_of(table: Table, found: CounterExample) -> Run:
+    limits = {name: most for name, most in found.limits.items() if most}
+    steps = tuple(_steps_of(table, [*found.start, *found.loop * ROUNDS], found.limits))
+    if found.loop:
+        end = f"this repeats without end, {len(found.loop)} moves each time"
+        return Run("A turn that never ends", limits, steps, end, len(found.start) + 1)
+    last = steps[-1].dest if steps else table.initial
+    return Run(
+        "A turn that gets stuck", limits, steps, f"{last} reports {found.start[-1]}, and no row is open"
+    )
+
+
+def _steps_of(table: Table, events: Sequence[str], limits: Mapping[str, int]) -> Iterator[RunStep]:
+    """What the machine does; it ends where no row is open."""
+    machine, turn = Machine(table, verified=False), BaseTurn(limits=dict(limits))
+    turn.enter(table)
+    for event in events:
+        source = turn.state
+        try:
+            move = machine.advance(turn, event)
+        except FsmAgentError:  # stuck: this is what the run shows
+            return
+        yield RunStep(move.row.id, source, event, move.row.dest, move.changes)

@@ -21,7 +21,8 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from fsm_agent.diagram import table_json
-from fsm_agent.diagram.statecharts import from_scxml, from_xstate
+from fsm_agent.diagram.scxml import from_scxml
+from fsm_agent.diagram.statecharts import from_xstate
 from fsm_agent.diagram.table_json import expands_alike, table_from
 from fsm_agent.errors import ConfigError
 from fsm_agent.fsm.table import Table

@@ -12,11 +12,10 @@ from math import floor
 from typing import Any
 
 from fsm_agent.errors import ConfigError
+from fsm_agent.fsm.proof import Edge, Graph, Proof, Ranking, bits, examine, reach
 from fsm_agent.fsm.properties import BROKEN, AtMostProperty, Holds, Promises, results
 from fsm_agent.fsm.table import Row, Table
 from fsm_agent.fsm.verify.formulas import bounds
-from fsm_agent.fsm.verify.graph import Edge, Graph, bits, reach
-from fsm_agent.fsm.verify.proof import Proof, Ranking, examine
 from fsm_agent.fsm.verify.properties import Product, PropertyVerdict, induct, judge, paying_counter
 from fsm_agent.fsm.verify.reach import TimeLimit, inner_limits, limit_names
 from fsm_agent.fsm.verify.worst_case import Flow, Law, all_known, can_solve

@@ -20,9 +20,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
+from fsm_agent.fsm.proof import line_truths, unfold
 from fsm_agent.fsm.table import Row, Table
 from fsm_agent.fsm.verify.goals import Aim, Box, Goal, Heuristic, Needs, meets, pair_goals, ranges, row_goals
-from fsm_agent.fsm.verify.graph import line_truths, unfold
 from fsm_agent.fsm.verify.reach import Pair, TimeLimit, compile_moves, endless, random_limits, roomy_limits
 
 NEAR = 4_000

@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 from pprint import pformat
 from typing import NamedTuple
 
+from fsm_agent.fsm.proof import Fault, Proof, examine
 from fsm_agent.fsm.table import Line, Rung, Table, end, left
-from fsm_agent.fsm.verify.proof import Fault, Proof, examine
 from fsm_agent.fsm.verify.reach import Moves, Pair, TimeLimit, compile_moves, limit_names
 
 MOST = 3

@@ -20,10 +20,9 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import TypeVar
 
+from fsm_agent.fsm.proof import Graph, Ranking, bits
 from fsm_agent.fsm.table import Table
-from fsm_agent.fsm.verify.graph import Graph, bits
 from fsm_agent.fsm.verify.polynomial import Polynomial, Printer, Variable
-from fsm_agent.fsm.verify.proof import Ranking
 from fsm_agent.fsm.verify.reach import Search, TimeLimit, endless
 
 

@@ -12,8 +12,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
+from fsm_agent.fsm.proof import Edge, Graph, bits, reach
 from fsm_agent.fsm.table import AllOf, AnyOf, Below, Guard, Row, Spent, Table
-from fsm_agent.fsm.verify.graph import Edge, Graph, bits, reach
 from fsm_agent.fsm.verify.reach import Pair
 
 Box = Mapping[str, tuple[int, int | None]]

@@ -22,6 +22,7 @@ from dataclasses import dataclass, field, fields, replace
 from typing import Any, Literal
 
 from fsm_agent.errors import TableError
+from fsm_agent.fsm.proof import Edge, Fault, Graph, LineTruth, examine, line_truths, prove, reach
 from fsm_agent.fsm.properties import (
     BROKEN,
     AtMostProperty,
@@ -33,8 +34,6 @@ from fsm_agent.fsm.properties import (
 )
 from fsm_agent.fsm.table import AllOf, AnyOf, Below, Guard, Row, Spent, Table
 from fsm_agent.fsm.verify.cover import Paths, Script
-from fsm_agent.fsm.verify.graph import Edge, Graph, LineTruth, line_truths, reach
-from fsm_agent.fsm.verify.proof import Fault, examine, prove
 
 MOST_NODES = 20_000
 """Nodes of a product; a second."""

@@ -9,11 +9,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import zip_longest
 
+from fsm_agent.fsm.proof import Proof, ending_faults, examine
 from fsm_agent.fsm.table import Row, Table
 from fsm_agent.fsm.verify.cover import cover
 from fsm_agent.fsm.verify.faults import repairs
 from fsm_agent.fsm.verify.formulas import Bound, bounds
-from fsm_agent.fsm.verify.proof import Proof, ending_faults, examine
 from fsm_agent.fsm.verify.properties import induct, judge, run_in_words
 from fsm_agent.fsm.verify.reach import SECONDS, Scope, TimeLimit, inner_limits, limit_names, small_scopes
 from fsm_agent.fsm.verify.worst_case import Known, all_known, can_solve, visits

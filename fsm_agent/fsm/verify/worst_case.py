@@ -34,10 +34,9 @@ from importlib.util import find_spec
 from math import floor
 from operator import itemgetter
 
+from fsm_agent.fsm.proof import Edge, Proof, Ranking
 from fsm_agent.fsm.table import Row, Spent, Table
 from fsm_agent.fsm.verify.formulas import Bound
-from fsm_agent.fsm.verify.graph import Edge
-from fsm_agent.fsm.verify.proof import Proof, Ranking
 from fsm_agent.fsm.verify.reach import (
     SMALL,
     Pair,

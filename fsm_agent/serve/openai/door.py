@@ -41,14 +41,14 @@ from fsm_agent.serve.openai.responses import (
     turn_of,
 )
 from fsm_agent.serve.web import Sse, caller_of, event_stream, json_body, route
-from fsm_agent.sessions.store.kept_values import KeptValues
+from fsm_agent.sessions.store.kept_values import OF_TURNS, KeptValues
 from fsm_agent.sessions.store.pending import Pending
 
 DONE = Sse("[DONE]")
 LAST = frozenset(("response.completed", "response.incomplete", "response.failed"))
 """Types of the last event of a stream."""
-HEADS = "serve.openai"
-"""Under which name the store keeps what a client said of its responses."""
+HEADS = f"serve.openai{OF_TURNS}"
+"""Under which name the store keeps what a client said of its responses, by their turns."""
 NUMBERED = 10_000
 """Streams whose numbers are remembered, for clients that come back."""
 TYPES: Mapping[int, str] = {

@@ -11,7 +11,7 @@ from urllib.parse import unquote
 
 from fsm_agent.errors import ConfigError
 from fsm_agent.output import JsonSchema
-from fsm_agent.support.linear import is_regular
+from fsm_agent.support.texts import is_regular
 
 MOST = 10_000
 """Subschemas that one value may be checked against, references included."""

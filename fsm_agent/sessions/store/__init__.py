@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from fsm_agent.sessions.store.claims import Claim
 from fsm_agent.sessions.store.database import Database
 from fsm_agent.sessions.store.journal.log import Closing, Recording, TurnLog
 from fsm_agent.sessions.store.sqlite import SqliteDatabase
-from fsm_agent.sessions.store.store import Begun, NewTurn, Store, store_for
+from fsm_agent.sessions.store.store import Begun, Claim, NewTurn, Store, store_for
 
 __all__ = [
     "Begun", "Claim", "Closing", "Database", "NewTurn", "Recording", "SqliteDatabase", "Store", "TurnLog",

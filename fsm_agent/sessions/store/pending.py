@@ -15,7 +15,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from fsm_agent.errors import ConfigError
-from fsm_agent.runtime.ports import NotYet, Waits
+from fsm_agent.request import NotYet, Waits
 from fsm_agent.sessions.store.database import Database, Job, SqlConnection
 from fsm_agent.sessions.store.fence import Fence
 from fsm_agent.sessions.store.rows import json_with_checksum, loads

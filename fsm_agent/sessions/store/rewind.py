@@ -15,7 +15,6 @@ from fsm_agent.conversation.messages import Message
 from fsm_agent.runtime.events import measure
 from fsm_agent.sessions.session import Session
 from fsm_agent.sessions.store import rows as contents
-from fsm_agent.sessions.store.claims import Claim
 from fsm_agent.sessions.store.database import Job
 from fsm_agent.sessions.store.fence import Fence
 from fsm_agent.sessions.store.journal.log import Recording
@@ -35,7 +34,7 @@ from fsm_agent.sessions.store.rows import (
     store_content,
     transcript,
 )
-from fsm_agent.sessions.store.store import Begun, Store
+from fsm_agent.sessions.store.store import Begun, Claim, Store
 
 ReadRecording = Callable[[Iterable[Effect], Mapping[str, Any] | None], Recording]
 """Makes the recording of a visit from its requests in the journal, and from what a fork begins with."""

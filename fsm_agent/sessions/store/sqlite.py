@@ -28,8 +28,18 @@ from fsm_agent.sessions.store.database import (
     Waiting,
     tell,
 )
-from fsm_agent.sessions.store.health import application_id, as_store_error, format_of, look_through, looking
-from fsm_agent.sessions.store.schema import FIRST, VERSIONS, Versions, newest, refusal
+from fsm_agent.sessions.store.schema import (
+    FIRST,
+    VERSIONS,
+    Versions,
+    application_id,
+    as_store_error,
+    format_of,
+    look_through,
+    looking,
+    newest,
+    refusal,
+)
 from fsm_agent.support.files import private_folder, touch, write_new
 
 # ----------------------------------------------------------------------------------------------------

@@ -32,10 +32,9 @@ from fsm_agent.tools import Tool
 from fsm_agent.toolsets.agent.background import Background
 from fsm_agent.toolsets.agent.child import ChildFactory, ChildTask
 from fsm_agent.toolsets.agent.delegate import Delegation, delegate_tool
-from fsm_agent.toolsets.agent.dispatch import AgentTools, bridged
 from fsm_agent.toolsets.agent.recall import recall_tool
 from fsm_agent.toolsets.agent.todo import todo_tool
-from fsm_agent.toolsets.tool_context import ToolContext
+from fsm_agent.toolsets.tool_context import AgentTools, ToolContext, bridged
 
 __all__ = [
     "AGENT_LEVEL",
@@ -113,7 +112,7 @@ def _look_back(parts: Parts) -> Tool:
 
 
 def _clarify(parts: Parts) -> Tool:
-    from fsm_agent.toolsets.agent.clarify import clarify_tool
+    from fsm_agent.toolsets.agent.ask import clarify_tool
 
     return clarify_tool(parts.callbacks, parts.clock, parts.settings, parts.store)
 

@@ -5,7 +5,9 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from typing import Annotated, Any, Literal
 
@@ -13,23 +15,280 @@ from pydantic import Field
 
 from fsm_agent.errors import ConfigError, StoreError
 from fsm_agent.sessions.store import Store
-from fsm_agent.sessions.store.search.session_recall import (
-    LIMIT,
-    MOST,
-    MOST_MESSAGES,
-    WIDEST,
-    WINDOW,
-    Around,
-    SessionRecall,
-    around,
-    by_words,
-    count_compacted,
-    recall_around,
-    recall_by_words,
-    recent,
+from fsm_agent.sessions.store.database import Database, SqlConnection
+from fsm_agent.sessions.store.rows import compaction_chain, descendants, lineage, loads
+from fsm_agent.sessions.store.search.messages import (
+    KEPT,
+    STANDING,
+    Among,
+    SearchHit,
+    Standing,
+    search,
+    snippet_of,
 )
+from fsm_agent.sessions.store.search.text_analysis import plain_text, query_of
+from fsm_agent.support.texts import shorten
 from fsm_agent.tools import Tool, ToolFailure, tool
 from fsm_agent.toolsets.tool_context import here
+
+# ----------------------------------------------------------------------------------------------------
+# Earlier sessions as an agent recalls them (AGT-04): by words, around one message, or the most recent ones.
+#
+# No model is asked. Sessions of sub-agents are hidden, and so is the line of the session that asks: its agent
+# knows it.
+
+
+LIMIT, MOST = 3, 10
+"""Sessions of one answer: by default, at most."""
+WINDOW, WIDEST = 5, 20
+"""Messages shown on each side of a hit: by default, at most."""
+ENDS = 3
+"""Messages shown of a session's beginning and of its end."""
+CLIP = 1_200
+"""Characters shown of one message."""
+CATCH_UP = 2.0
+"""Seconds that an agent waits for the index."""
+FROM = "FROM messages m JOIN sessions s ON s.id = m.session LEFT JOIN turns t ON t.id = m.turn"
+
+
+@dataclass(frozen=True, slots=True)
+class RecalledMessage:
+    """One message. ``id`` names it in later searches, ``at`` is in seconds since the epoch, ``text`` is
+    shortened; ``standing`` is empty where it is the same for all that are shown. ``hit``: it is the one that
+    was looked for."""
+
+    id: int
+    role: str
+    at: float
+    text: str
+    standing: Standing | Literal[""] = ""
+    hit: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class RecalledSession:
+    """One line of sessions with a hit: the session of the best one, the messages around it, its first and its
+    last ones. What is in ``messages`` is not repeated in ``first`` and ``last``. ``hits`` counts those of the
+    whole line that were looked at."""
+
+    session: str
+    title: str
+    at: float
+    hits: int
+    messages: tuple[RecalledMessage, ...]
+    first: tuple[RecalledMessage, ...]
+    last: tuple[RecalledMessage, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class SessionRecall:
+    """What a search gave, the best line first. ``relaxed``: nothing has all the words, these have some.
+    ``more``: other lines have hits too. ``waiting``: messages that the index does not have yet."""
+
+    lines: tuple[RecalledSession, ...]
+    relaxed: bool = False
+    more: bool = False
+    waiting: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Around:
+    """A piece of a session. ``before`` and ``after``: how many messages of it are not shown on either
+    side."""
+
+    session: str
+    title: str
+    messages: tuple[RecalledMessage, ...]
+    before: int
+    after: int
+
+
+@dataclass(frozen=True, slots=True)
+class Recent:
+    """One session of a list; ``asked`` is what its first turn was asked, ``at`` when it was last used."""
+
+    session: str
+    title: str
+    at: float
+    turns: int
+    asked: str
+    model: str
+
+
+def by_words(
+    database: Database,
+    text: str,
+    current: str | None = None,
+    *,
+    limit: int = LIMIT,
+    window: int = WINDOW,
+    roles: Sequence[str] = (),
+    days: float | None = None,
+) -> SessionRecall:
+    """Return the lines of sessions that answer ``text`` best, out of the newest hits. ``current`` is the
+    session that asks."""
+    among = Among(roles=roles, days=days, without=_own(database, current))
+    found = search(database, text, among, limit=10_000, seconds=CATCH_UP)
+    lines: dict[str, list[SearchHit]] = {}
+    for hit in found.hits:
+        lines.setdefault(hit.lineage, []).append(hit)
+    chosen = list(lines.values())[: _within(limit, 1, MOST)]
+    with database.reading() as c:
+        recalled = tuple(_recall(c, hits, text, _within(window, 0, WIDEST)) for hits in chosen)
+    return SessionRecall(recalled, found.relaxed, len(lines) > len(chosen) or found.more, found.waiting)
+
+
+def around(database: Database, message: int, window: int = WINDOW) -> Around:
+    """Return the messages before and after one that was found, to read on. Raises ``ConfigError`` for an
+    id that is not there."""
+    sql = (
+        "SELECT session, title, number FROM messages m JOIN sessions s ON s.id = m.session WHERE m.id = ? AND"
+        " s.kind != 'child'"
+    )
+    found = database.select(sql, message)
+    if not found:
+        raise ConfigError("no such message", message, "an id that a search gave")
+    session, title, number = found[0]
+    with database.reading() as c:
+        near = messages_around(c, session, number, _within(window, 0, WIDEST), CLIP)
+        shown = (near[0].id, near[-1].id) if near else (message, message)
+        counts = f"""SELECT COUNT(*) FILTER (WHERE m.id < ?), COUNT(*) FILTER (WHERE m.id > ?)
+            FROM messages m WHERE m.session = ? AND {KEPT}"""  # noqa: S608 - ours
+        before, after = c.execute(counts, (*shown, session)).fetchone()
+    return Around(session, title, tuple(near), before, after)
+
+
+def recent(database: Database, current: str | None = None, limit: int = LIMIT) -> tuple[Recent, ...]:
+    """Return the sessions that were used last, newest first."""
+    rows = database.select(
+        "SELECT s.id, s.title, s.touched, s.turns,"
+        " COALESCE((SELECT asked FROM turns t WHERE t.session = s.id ORDER BY number LIMIT 1), ''), s.model"
+        " FROM sessions s WHERE s.kind != 'child' AND s.successor IS NULL"
+        " AND s.id NOT IN (SELECT value FROM json_each(?)) ORDER BY s.touched DESC LIMIT ?",
+        json.dumps(_own(database, current)),
+        _within(limit, 1, MOST),
+    )
+    return tuple(Recent(*row) for row in rows)
+
+
+def _own(database: Database, current: str | None) -> list[str]:
+    if current is None:
+        return []
+    with database.reading() as c:
+        return descendants(c, lineage(c, current))
+
+
+def _within(value: int, least: int, most: int) -> int:
+    return max(least, min(value, most))
+
+
+def _recall(c: SqlConnection, hits: Sequence[SearchHit], text: str, window: int) -> RecalledSession:
+    best = hits[0]
+    near = messages_around(c, best.session, best.number, window, CLIP, text)
+    shown = {one.id for one in near}
+    ends = []
+    for order in ("ASC", "DESC"):
+        at_end = read_messages(
+            c, f"m.session = ? ORDER BY m.number {order} LIMIT {ENDS}", (best.session,), CLIP
+        )
+        ends.append([one for one in at_end if one.id not in shown])
+        shown |= {one.id for one in at_end}
+    return RecalledSession(
+        best.session, best.title, best.at, len(hits), tuple(near), tuple(ends[0]), tuple(reversed(ends[1]))
+    )
+
+
+def read_messages(
+    c: SqlConnection, where: str, values: tuple[Any, ...], clip: int, text: str = ""
+) -> list[RecalledMessage]:
+    """The messages of which the condition ``where`` is true, each of at most ``clip`` characters: the piece
+    that answers ``text`` where it is given, else the beginning and the end. ``where`` may end with an order
+    and a limit."""
+    rows = c.execute(
+        f"SELECT m.id, m.role, m.at, {STANDING}, m.body, m.body_crc {FROM} WHERE {KEPT} AND {where}", values
+    ).fetchall()
+    found = []
+    for message, role, at, standing, *body in rows:
+        said = loads(*body)
+        shown = _clip(plain_text(said), text, clip)
+        found.append(
+            RecalledMessage(message, role, at, shown, "summary" if said.get("summary") else standing)
+        )
+    return found
+
+
+def messages_around(
+    c: SqlConnection, session: str, number: int, window: int, clip: int, text: str = "", where: str = "1 = 1"
+) -> list[RecalledMessage]:
+    """The message of this number in the session with at most ``window`` before and behind it, in order, as
+    far as the condition ``where`` is true of them. ``text`` is what it was found by, if it was."""
+    place = f"m.session = ? AND {where} AND m.number"
+    before = read_messages(c, f"{place} < ? ORDER BY m.number DESC LIMIT ?", (session, number, window), clip)
+    found = read_messages(c, f"{place} = ?", (session, number), clip, text)
+    after = read_messages(c, f"{place} > ? ORDER BY m.number LIMIT ?", (session, number, window), clip)
+    return [*reversed(before), *(replace(one, hit=bool(text)) for one in found), *after]
+
+
+def _clip(whole: str, text: str, clip: int) -> str:
+    if len(whole) <= clip:
+        return whole
+    return snippet_of(whole, query_of(text), clip).marked("", "") if text else shorten(whole, clip)
+
+
+# ----------------------------------------------------------------------------------------------------
+# The messages that compactions took out of a session's transcript: by words, around one of them, and how
+# many there are.
+
+
+MOST_MESSAGES = 20
+"""Messages of one answer."""
+MESSAGE_CLIP = 4_000
+"""Characters shown of one message."""
+_COMPACTED = f"{STANDING} = 'put aside' AND m.body NOT LIKE '%\"summary\":true%'"
+_AMONG = "(SELECT value FROM json_each(?))"
+
+
+def count_compacted(database: Database, session: str) -> int:
+    """Return how many messages compactions took out of the session and the sessions that it continues."""
+    with database.reading() as c:
+        line = json.dumps(compaction_chain(c, session))
+        query = f"SELECT COUNT(*) {FROM} WHERE m.session IN {_AMONG} AND {KEPT} AND {_COMPACTED}"
+        return int(c.execute(query, (line,)).fetchone()[0])
+
+
+def recall_by_words(database: Database, session: str, text: str, limit: int) -> list[RecalledMessage]:
+    """Return those of them that answer ``text`` best, at most ``limit``. Raises ``StoreError`` when there
+    is no full-text search."""
+    with database.reading() as c:
+        line = compaction_chain(c, session)
+    hits = [
+        hit
+        for one in line
+        for hit in search(database, text, Among(session=one), limit=200, seconds=CATCH_UP).hits
+    ]
+    ids = json.dumps([hit.id for hit in hits])
+    with database.reading() as c:
+        read = read_messages(c, f"m.id IN {_AMONG} AND {_COMPACTED}", (ids,), MESSAGE_CLIP, text)
+    known = {one.id: replace(one, standing="") for one in read}
+    best = sorted((hit for hit in hits if hit.id in known), key=lambda hit: hit.score, reverse=True)
+    return [known[hit.id] for hit in best[:limit]]
+
+
+def recall_around(database: Database, session: str, message: int, window: int) -> list[RecalledMessage]:
+    """Return the message of this id with ``window`` more on each side of it in its session, in order;
+    nothing when it was not taken out of this conversation."""
+    with database.reading() as c:
+        found = c.execute("SELECT session, number FROM messages WHERE id = ?", (message,)).fetchone()
+        if found is None or found[0] not in compaction_chain(c, session):
+            return []
+        near = messages_around(c, found[0], found[1], window, MESSAGE_CLIP, where=_COMPACTED)
+    if all(one.id != message for one in near):
+        return []
+    return [replace(one, standing="") for one in near]
+
+
+# ----------------------------------------------------------------------------------------------------
+# The tools.
 
 
 class Recollection:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 from urllib.parse import urlsplit
 
-from fsm_agent.approvals.visible import visible
+from fsm_agent.approvals.question import visible
 from fsm_agent.runtime.callbacks import Callbacks
 from fsm_agent.runtime.events import ClarifyAsked
 from fsm_agent.support.texts import shorten

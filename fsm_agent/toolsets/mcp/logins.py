@@ -9,8 +9,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from fsm_agent.support.files import FILE, private_folder, replace_file
-from fsm_agent.support.home import LOGINS
+from fsm_agent.support.files import FILE, LOGINS, private_folder, replace_file
 from fsm_agent.support.redaction import keep_secret
 
 SERVICE = "fsm-agent"

@@ -25,7 +25,7 @@ from typing import Any
 
 from fsm_agent.approvals.acting_files import ACTING_FILES, LastNames, plain_name
 from fsm_agent.support.files import private_folder
-from fsm_agent.toolsets.sandbox.place import ASIDE
+from fsm_agent.toolsets.sandbox import ASIDE
 
 # Where in a working directory the files are that act later, and what state each is in.
 #

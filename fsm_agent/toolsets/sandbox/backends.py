@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from fsm_agent.conversation.confinement import Confinement
+from fsm_agent.tools.decorator import Confinement
 from fsm_agent.toolsets.process import environment
 from fsm_agent.toolsets.process_supervisor import SupervisorOrder
-from fsm_agent.toolsets.sandbox.place import LOCAL, TMP, Access, Boundary, Trouble, try_program, with_grace
+from fsm_agent.toolsets.sandbox import LOCAL, TMP, Access, Boundary, Trouble, try_program, with_grace
 
 # Commands in namespaces of their own, made by ``bwrap`` (Linux).
 #

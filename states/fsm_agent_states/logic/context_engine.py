@@ -54,8 +54,7 @@ from fsm_agent.support.texts import shorten, split_reasoning
 from fsm_agent_states.logic import facts
 from fsm_agent_states.logic.detect import detect
 from fsm_agent_states.logic.facts import prompt_tokens_from
-from fsm_agent_states.logic.status_lines import say, tell_blocked
-from fsm_agent_states.logic.visit import Asks
+from fsm_agent_states.logic.visit import Asks, say, tell_blocked
 from fsm_agent_states.turn import TurnState
 
 MOST_PRESERVED = 4_000

@@ -30,8 +30,8 @@ from fsm_agent.conversation.effects import (
     Signals,
     ToolSpec,
 )
-from fsm_agent.conversation.handover import AGENT_NAME, HandoffStep
-from fsm_agent.conversation.messages import NO_USAGE, Message, ModelReply, Usage
+from fsm_agent.conversation.handover import HandoffStep
+from fsm_agent.conversation.messages import AGENT_NAME, NO_USAGE, Message, ModelReply, Usage
 from fsm_agent.conversation.token_meter import ContextMeter
 from fsm_agent.fsm.codec import STORED, STORED_AS
 from fsm_agent.request import Effect

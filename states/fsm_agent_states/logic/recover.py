@@ -28,8 +28,7 @@ from fsm_agent.conversation.effects import (
 from fsm_agent_states.logic import facts
 from fsm_agent_states.logic.facts import output_cap
 from fsm_agent_states.logic.request_context import schema_to_enforce
-from fsm_agent_states.logic.status_lines import order_line, repair_line, say, tell_parts
-from fsm_agent_states.logic.visit import Asks
+from fsm_agent_states.logic.visit import Asks, order_line, repair_line, say, tell_parts
 from fsm_agent_states.replies import scaffold_for
 from fsm_agent_states.turn import TurnState
 

@@ -38,7 +38,7 @@ from fsm_agent.conversation.effects import (
     ToolOutcome,
 )
 from fsm_agent.conversation.messages import Usage
-from fsm_agent.conversation.token_meter import estimate_usage
+from fsm_agent.conversation.result import estimate_usage
 from fsm_agent.errors import StoreError
 from fsm_agent.fsm.codec import codec_of, dumps
 from fsm_agent.fsm.journal import UNKNOWN, Exchange, Tracker

@@ -73,6 +73,7 @@ from fsm_agent.fsm.journal import (
 from fsm_agent.request import (
     Flush,
     Needed,
+    NotYet,
     Request,
     effect_of,
     flush_of,
@@ -80,7 +81,6 @@ from fsm_agent.request import (
     list_entry,
     reusable,
 )
-from fsm_agent.runtime.ports import NotYet
 from fsm_agent.sessions.session import Session
 from fsm_agent.sessions.store import rows
 from fsm_agent.sessions.store.database import Database, Job, SqlConnection, conflicts, must

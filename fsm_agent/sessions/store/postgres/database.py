@@ -22,7 +22,6 @@ import psycopg
 from fsm_agent.errors import StoreError
 from fsm_agent.sessions.store.database import SqlConnection
 from fsm_agent.sessions.store.fence import Owners
-from fsm_agent.sessions.store.health import Health, read_all
 from fsm_agent.sessions.store.postgres.connecting import (
     OLDEST,
     Raw,
@@ -33,7 +32,16 @@ from fsm_agent.sessions.store.postgres.connecting import (
 )
 from fsm_agent.sessions.store.postgres.opening import masked_url
 from fsm_agent.sessions.store.postgres.writer import PATIENCE, PostgresWriter
-from fsm_agent.sessions.store.schema import FIRST, VERSIONS, Versions, newest, refusal, tables
+from fsm_agent.sessions.store.schema import (
+    FIRST,
+    VERSIONS,
+    Health,
+    Versions,
+    newest,
+    read_all,
+    refusal,
+    tables,
+)
 
 # ----------------------------------------------------------------------------------------------------
 # What a database of PostgreSQL has beside the tables of ``store.schema``: its format, what SQLite has built

@@ -10,8 +10,8 @@ from urllib.parse import parse_qsl, quote, urlencode, urlsplit, urlunsplit
 from fsm_agent.errors import StoreError
 
 if TYPE_CHECKING:
-    from fsm_agent.sessions.store.health import Health
     from fsm_agent.sessions.store.postgres.database import PostgresDatabase, PostgresOwners
+    from fsm_agent.sessions.store.schema import Health
 
 MASKED = "***"
 _SECRET = ("password", "sslpassword")

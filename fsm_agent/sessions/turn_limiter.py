@@ -8,16 +8,15 @@ import math
 import os
 import threading
 from collections import deque
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from concurrent.futures import Future
-from contextlib import contextmanager
 
 from fsm_agent.errors import ConfigError
+from fsm_agent.fsm.pause_point import TurnInbox
 from fsm_agent.runtime.callbacks import Callbacks
 from fsm_agent.runtime.deadline import Stopwatch, wait_with_deadline
 from fsm_agent.runtime.events import StatusText, measure
 from fsm_agent.runtime.ports import Clock
-from fsm_agent.runtime.turn_inbox import TurnInbox
 from fsm_agent.settings.model import Poll
 
 Place = Future[None]
@@ -153,30 +152,3 @@ class TurnLimiter:
 
 
 # How long a turn works, apart from the time in which nothing is done for it.
-
-
-class WorkTime:
-    """Seconds in which anything was done for a turn: in this process, and ``before`` in others. Requests that
-    are performed at once count once."""
-
-    def __init__(self, clock: Clock) -> None:
-        self.before, self._done, self._busy = 0.0, 0.0, 0
-        self._watch = Stopwatch(clock)
-
-    @property
-    def seconds(self) -> float:
-        """Return them all until now."""
-        return self.before + self._done + (self._watch.elapsed() if self._busy else 0.0)
-
-    @contextmanager
-    def going_on(self) -> Iterator[None]:
-        """Count what is done meanwhile."""
-        if not self._busy:
-            self._watch.restart()
-        self._busy += 1
-        try:
-            yield
-        finally:
-            self._busy -= 1
-            if not self._busy:
-                self._done += self._watch.elapsed()

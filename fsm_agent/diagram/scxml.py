@@ -16,7 +16,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from xml.sax.saxutils import quoteattr
 
-from fsm_agent.diagram.statecharts.chart import LONGEST, Chart, atoms_of, identifiers, limits_of, steps
+from fsm_agent.diagram.statecharts import LONGEST, Chart, atoms_of, identifiers, limits_of, steps
 from fsm_agent.errors import ConfigError
 from fsm_agent.fsm.table import (
     AllOf,

@@ -6,7 +6,7 @@ import asyncio
 import re
 from collections.abc import Awaitable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol, cast
 
@@ -34,8 +34,8 @@ from fsm_agent.agent import Agent
 from fsm_agent.conversation.messages import Message
 from fsm_agent.conversation.result import TurnResult
 from fsm_agent.dispatch.dispatcher import Order
+from fsm_agent.dispatch.service import LOCAL, Busy, NotFound, ServiceError, SessionService
 from fsm_agent.errors import ConfigError, FsmAgentError, TurnSuspended
-from fsm_agent.serve.service import LOCAL, Busy, NotFound, ServiceError, SessionService
 from fsm_agent.sessions.store import Store
 from fsm_agent.sessions.store.pending import Pending
 from fsm_agent.support.processes import connect_own_streams
@@ -77,7 +77,7 @@ class Prompt:
     """A prompt that is being answered, and its ``turn`` once it has one."""
 
     turn: str = ""
-    cancelled: bool = False
+    cancelled: asyncio.Event = field(default_factory=asyncio.Event)
 
 
 class EditorTalk:
@@ -142,7 +142,7 @@ class EditorTalk:
         try:
             return await self._answer(prompt, blocks)
         except ServiceError:
-            if prompt.cancelled:
+            if prompt.cancelled.is_set():
                 return PromptResponse(stop_reason="cancelled")
             raise
         finally:
@@ -152,7 +152,7 @@ class EditorTalk:
 
     async def _answer(self, prompt: Prompt, blocks: Blocks) -> PromptResponse:
         content = await asyncio.to_thread(content_of, blocks)
-        if prompt.cancelled:
+        if prompt.cancelled.is_set():
             return PromptResponse(stop_reason="cancelled")
         if self._notice:
             self._view.note(self._notice)
@@ -167,11 +167,11 @@ class EditorTalk:
         if running and (result := await self._say(running, content)) is not None:
             return _prompt_response(result)
         async with self._line:
-            if prompt.cancelled:
+            if prompt.cancelled.is_set():
                 return PromptResponse(stop_reason="cancelled")
             resumes = found is not None and found[1] == RESUME
             prompt.turn = await self._begin(content, resumes)
-            if prompt.cancelled:
+            if prompt.cancelled.is_set():
                 await self._service.interrupt(LOCAL, prompt.turn)
             return await self._follow(prompt.turn)
 
@@ -248,7 +248,7 @@ class EditorTalk:
     async def cancel(self) -> None:
         """End the turn that runs, and the prompts that wait behind it."""
         for one in self._prompts:
-            one.cancelled = True
+            one.cancelled.set()
         for one in reversed(self._prompts):
             if one.turn:
                 await self._service.interrupt(LOCAL, one.turn)

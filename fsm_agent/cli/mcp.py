@@ -77,8 +77,8 @@ def serve(
     make_agent = with_called_tools(make_agent, tools)
     log_to_stderr()
     if not http:
+        from fsm_agent.dispatch.service import SessionService
         from fsm_agent.serve.mcp_stdio import serve_stdio
-        from fsm_agent.serve.service import SessionService
 
         in_a_loop(serve_stdio(SessionService(make_agent, store), tools))
         return 0

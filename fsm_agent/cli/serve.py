@@ -177,10 +177,10 @@ async def serve_until_a_signal(
     only: Door | None = None,
 ) -> None:
     """Serve until a signal comes. ``only``: the one door, in the place of all."""
+    from fsm_agent.dispatch.service import SessionService
     from fsm_agent.serve.app import app_of
     from fsm_agent.serve.doors import Doors, doors_of
     from fsm_agent.serve.server import Server
-    from fsm_agent.serve.service import SessionService
 
     settings = settings_for(given.home, given.sets)
     doors = doors_of(settings.extensions, KeptValues(store)) if only is None else Doors([only], {})

@@ -1,5 +1,5 @@
-"""An agent behind protocols of others: one service of sessions and turns, and a door for each protocol.
+"""The agent behind HTTP, for programs and browsers: a server, and a door for each protocol of others.
 
-``service`` is what every door does with sessions and turns, in this process or with workers; ``live`` keeps
-what happens in the turns of this process, for clients that drop and come back; ``keys`` says who may do what;
-``app`` is the web application that has the doors. See docs/serve.md."""
+``doors`` says what a door is, and which ones there are; ``keys`` says who may do what; ``app`` is the web
+application that has the doors. What they do with sessions and turns is ``fsm_agent.dispatch.service``'s. See
+docs/serve.md."""

@@ -37,6 +37,7 @@ from starlette.routing import Route
 
 from fsm_agent.composition.turn_wiring import TURN
 from fsm_agent.debug.web.page import POLICY, Asset, assets, gather, map_of, tree
+from fsm_agent.dispatch.service import BadRequest, Busy, Caller, NotFound, ServiceError, SessionService
 from fsm_agent.errors import TurnSuspended
 from fsm_agent.serve.agui_events import RunTranslator
 from fsm_agent.serve.agui_messages import (
@@ -51,7 +52,6 @@ from fsm_agent.serve.agui_messages import (
     unseen,
 )
 from fsm_agent.serve.doors import Door
-from fsm_agent.serve.service import BadRequest, Busy, Caller, NotFound, ServiceError, SessionService
 from fsm_agent.serve.web import Sse, caller_of, event_stream, json_body, route
 from fsm_agent.sessions.store.pending import Pending
 from fsm_agent.support.version import __version__

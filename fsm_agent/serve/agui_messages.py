@@ -19,7 +19,7 @@ from ag_ui.core import (
 from pydantic import ValidationError
 
 from fsm_agent.conversation.parts import text_only
-from fsm_agent.serve.service import BadRequest
+from fsm_agent.dispatch.service import BadRequest
 from fsm_agent.sessions.store.pending import Pending
 from fsm_agent.support.texts import one_line
 

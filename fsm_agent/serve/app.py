@@ -19,11 +19,11 @@ from starlette.routing import Route
 
 from fsm_agent.conversation.result import TurnResult
 from fsm_agent.dispatch.follow import ServedEvent
+from fsm_agent.dispatch.service import BadRequest, Caller, NotFound, ServiceError, SessionService
 from fsm_agent.errors import TurnSuspended
 from fsm_agent.serve.doors import Door, doors_of, routes_of
 from fsm_agent.serve.guard import Guard, GuardLimits
 from fsm_agent.serve.keys import KeyRing
-from fsm_agent.serve.service import BadRequest, Caller, NotFound, ServiceError, SessionService
 from fsm_agent.serve.web import (
     Sse,
     caller_of,

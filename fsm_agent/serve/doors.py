@@ -19,7 +19,7 @@ from fsm_agent.support.installation import install_command
 if TYPE_CHECKING:
     from starlette.routing import Route
 
-    from fsm_agent.serve.service import SessionService
+    from fsm_agent.dispatch.service import SessionService
 
 BUILT_IN: Mapping[str, tuple[str, str]] = {
     "openai": ("fsm_agent.serve.openai.door:OpenAiDoor", "serve"),

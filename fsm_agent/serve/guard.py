@@ -16,8 +16,8 @@ from starlette.datastructures import Headers
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from fsm_agent.dispatch.service import Caller, Forbidden, ServiceError, TooMany, Unauthorized
 from fsm_agent.serve.keys import KeyRing
-from fsm_agent.serve.service import Caller, Forbidden, ServiceError, TooMany, Unauthorized
 from fsm_agent.serve.web import CALLER, error_response, service_error
 from fsm_agent.support.web_guard import SAFE_HEADERS, is_of_other_origin, is_of_other_site, with_headers
 

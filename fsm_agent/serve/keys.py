@@ -13,8 +13,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
+from fsm_agent.dispatch.service import SCOPES, Caller
 from fsm_agent.errors import ConfigError
-from fsm_agent.serve.service import SCOPES, Caller
 from fsm_agent.sessions.store import Store
 from fsm_agent.sessions.store.kept_values import KeptValues
 

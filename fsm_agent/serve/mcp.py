@@ -63,13 +63,7 @@ from starlette.types import Receive, Scope, Send
 from fsm_agent.conversation.effects import ToolSpec
 from fsm_agent.conversation.parts import data_of, kind_of, name_part
 from fsm_agent.conversation.result import TurnResult
-from fsm_agent.errors import ConfigError, TurnSuspended
-from fsm_agent.runtime.events import ToolComplete, ToolStart, Transition
-from fsm_agent.serve.called_tools import PREFIX, message_of, new_call_id
-from fsm_agent.serve.doors import Door
-from fsm_agent.serve.mcp_replay import RecentMessages
-from fsm_agent.serve.mcp_resources import TEMPLATES, list_sessions, read_session
-from fsm_agent.serve.service import (
+from fsm_agent.dispatch.service import (
     LASTING,
     LOCAL,
     BadRequest,
@@ -78,6 +72,12 @@ from fsm_agent.serve.service import (
     ServiceError,
     SessionService,
 )
+from fsm_agent.errors import ConfigError, TurnSuspended
+from fsm_agent.runtime.events import ToolComplete, ToolStart, Transition
+from fsm_agent.serve.called_tools import PREFIX, message_of, new_call_id
+from fsm_agent.serve.doors import Door
+from fsm_agent.serve.mcp_replay import RecentMessages
+from fsm_agent.serve.mcp_resources import TEMPLATES, list_sessions, read_session
 from fsm_agent.serve.web import CALLER, MOST_BODY, service_error
 from fsm_agent.sessions.store.pending import Pending
 from fsm_agent.support.texts import one_line, shorten

@@ -11,7 +11,7 @@ from mcp_types import (
     TextResourceContents,
 )
 
-from fsm_agent.serve.service import Caller, NotFound, SessionService
+from fsm_agent.dispatch.service import Caller, NotFound, SessionService
 from fsm_agent.serve.web import to_json
 
 SCHEME = "session://"

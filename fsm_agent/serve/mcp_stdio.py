@@ -12,9 +12,9 @@ from mcp_types import INVALID_REQUEST, PARSE_ERROR, ErrorData, JSONRPCError, jso
 from pydantic_core import from_json
 
 from fsm_agent.conversation.effects import ToolSpec
+from fsm_agent.dispatch.service import SessionService
 from fsm_agent.errors import ConfigError
 from fsm_agent.serve.mcp import AgentServer
-from fsm_agent.serve.service import SessionService
 from fsm_agent.serve.web import MOST_BODY
 from fsm_agent.support.processes import connect_own_streams, send
 

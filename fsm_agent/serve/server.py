@@ -18,7 +18,7 @@ import uvicorn
 from starlette.applications import Starlette
 from uvicorn.protocols.http.auto import AutoHTTPProtocol
 
-from fsm_agent.serve.service import SessionService
+from fsm_agent.dispatch.service import SessionService
 
 HEAD_SECONDS = 10.0
 """In which the head of a request has arrived."""

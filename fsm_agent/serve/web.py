@@ -14,8 +14,8 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
+from fsm_agent.dispatch.service import BadRequest, Busy, Caller, ServiceError, TooLarge, Unauthorized
 from fsm_agent.errors import ConfigError, FsmAgentError, SessionBusy, StoreError
-from fsm_agent.serve.service import BadRequest, Busy, Caller, ServiceError, TooLarge, Unauthorized
 
 log = logging.getLogger(__name__)
 CALLER = "fsm_agent.caller"

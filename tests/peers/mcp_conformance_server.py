@@ -14,12 +14,12 @@ from pathlib import Path
 from typing import Any
 
 from fsm_agent import Agent, AudioPart, FilePart, ImagePart, RunContext, tool
+from fsm_agent.dispatch.service import SessionService
 from fsm_agent.serve.app import app_of
 from fsm_agent.serve.called_tools import choose_tools, with_called_tools
 from fsm_agent.serve.keys import KeyRing
 from fsm_agent.serve.mcp import McpDoor
 from fsm_agent.serve.server import Server
-from fsm_agent.serve.service import SessionService
 from fsm_agent.sessions.store import Store
 from fsm_agent.support.web_guard import own_hosts
 from fsm_agent.testing import ScriptedModel, text

@@ -10,9 +10,9 @@ import httpx2
 import pytest
 
 from fsm_agent import Agent
+from fsm_agent.dispatch.service import SCOPES, Caller, SessionService
 from fsm_agent.serve.app import app_of
 from fsm_agent.serve.keys import KeyRing
-from fsm_agent.serve.service import SCOPES, Caller, SessionService
 from fsm_agent.sessions.store import Store
 from fsm_agent.testing import ScriptedModel
 

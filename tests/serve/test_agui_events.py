@@ -12,6 +12,7 @@ pytest.importorskip("ag_ui")
 from ag_ui.core import BaseEvent, ResumeEntry, UserMessage
 
 from fsm_agent.dispatch.follow import Place, ServedEvent, event_at
+from fsm_agent.dispatch.service import BadRequest
 from fsm_agent.runtime.events import (
     EventValues,
     InterimText,
@@ -25,7 +26,6 @@ from fsm_agent.runtime.events import (
 )
 from fsm_agent.serve.agui_events import RunTranslator
 from fsm_agent.serve.agui_messages import answer_of, unseen
-from fsm_agent.serve.service import BadRequest
 from fsm_agent.sessions.store.pending import Pending
 from tests.serve.agui_rules import checked, said, shown, state_of
 

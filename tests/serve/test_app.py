@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
+from fsm_agent.dispatch.service import SCOPES, SessionService
 from fsm_agent.serve import web as web_module
 from fsm_agent.serve.app import OPERATIONS, openapi
 from fsm_agent.serve.guard import GuardLimits
 from fsm_agent.serve.keys import KeyRing
-from fsm_agent.serve.service import SCOPES, SessionService
 from fsm_agent.sessions.store import Store
 from fsm_agent.testing import text
 from tests.serve.conftest import TOKEN, MakeService, WebClient

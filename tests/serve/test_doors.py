@@ -15,11 +15,11 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
+from fsm_agent.dispatch.service import SessionService
 from fsm_agent.errors import ConfigError
 from fsm_agent.serve.app import app_of
 from fsm_agent.serve.doors import BUILT_IN, Door, doors_of, routes_of
 from fsm_agent.serve.keys import KeyRing
-from fsm_agent.serve.service import SessionService
 from fsm_agent.serve.web import caller_of, route
 from fsm_agent.sessions.store import Store
 from fsm_agent.sessions.store.kept_values import KeptValues

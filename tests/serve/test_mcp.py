@@ -16,9 +16,9 @@ from mcp.shared.message import SessionMessage
 from mcp_types import ElicitResult, TextContent, TextResourceContents, jsonrpc_message_adapter
 
 from fsm_agent import Agent, ImagePart, tool
+from fsm_agent.dispatch.service import SessionService
 from fsm_agent.serve.called_tools import choose_tools, with_called_tools
 from fsm_agent.serve.mcp import TASKS, AgentServer
-from fsm_agent.serve.service import SessionService
 from fsm_agent.sessions.store import Store
 from fsm_agent.testing import ScriptedModel, call, text, tools
 from tests.serve.conftest import SETTINGS

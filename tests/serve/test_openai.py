@@ -16,8 +16,8 @@ from openai.types.responses import Response
 from pydantic import BaseModel
 
 from fsm_agent import Agent, tool
+from fsm_agent.dispatch.service import SessionService
 from fsm_agent.serve.keys import KeyRing
-from fsm_agent.serve.service import SessionService
 from fsm_agent.sessions.store import Store
 from fsm_agent.sessions.store.kept_values import KeptValues
 from fsm_agent.sessions.store.retention import remove

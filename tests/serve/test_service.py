@@ -11,12 +11,9 @@ import pytest
 from fsm_agent import Agent, ResultLater, tool
 from fsm_agent.conversation.effects import ModelRequest
 from fsm_agent.conversation.messages import ModelReply, Usage
+from fsm_agent.dispatch import live
 from fsm_agent.dispatch.follow import Place, ServedEvent
-from fsm_agent.errors import TurnSuspended
-from fsm_agent.runtime.events import StreamDelta, ToolComplete, Transition, Voided
-from fsm_agent.runtime.ports import StreamSink
-from fsm_agent.serve import live
-from fsm_agent.serve.service import (
+from fsm_agent.dispatch.service import (
     BadRequest,
     Busy,
     Caller,
@@ -27,6 +24,9 @@ from fsm_agent.serve.service import (
     SessionService,
     TooMany,
 )
+from fsm_agent.errors import TurnSuspended
+from fsm_agent.runtime.events import StreamDelta, ToolComplete, Transition, Voided
+from fsm_agent.runtime.ports import StreamSink
 from fsm_agent.sessions.store import Store
 from fsm_agent.testing import ScriptedModel, call, repeat, text, tools
 from tests.dispatch.scene import Held

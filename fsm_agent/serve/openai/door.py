@@ -20,6 +20,7 @@ from starlette.routing import Route
 
 from fsm_agent.conversation.result import Outcome, TurnResult
 from fsm_agent.dispatch.follow import ServedEvent
+from fsm_agent.dispatch.service import Busy, Caller, NotFound, ServiceError, SessionService
 from fsm_agent.errors import ConfigError, TurnSuspended
 from fsm_agent.serve.doors import Door
 from fsm_agent.serve.openai.about import (
@@ -39,7 +40,6 @@ from fsm_agent.serve.openai.responses import (
     error_of,
     turn_of,
 )
-from fsm_agent.serve.service import Busy, Caller, NotFound, ServiceError, SessionService
 from fsm_agent.serve.web import Sse, caller_of, event_stream, json_body, route
 from fsm_agent.sessions.store.kept_values import OF_TURNS, KeptValues
 from fsm_agent.sessions.store.pending import Pending

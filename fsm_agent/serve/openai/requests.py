@@ -12,10 +12,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from fsm_agent.conversation.parts import part_of, text_only
+from fsm_agent.dispatch.service import BadRequest
 from fsm_agent.errors import ConfigError
 from fsm_agent.serve.openai.responses import TEXT_FORMAT
 from fsm_agent.serve.openai.schemas import check_schema
-from fsm_agent.serve.service import BadRequest
 
 Row = dict[str, Any]
 SYSTEM = ("system", "developer")

@@ -29,10 +29,10 @@ from fsm_agent.dispatch.follow import (
     still_queued,
     void,
 )
+from fsm_agent.dispatch.live import LiveTurn, LiveTurns
 from fsm_agent.dispatch.worker import App, Worker
 from fsm_agent.errors import ConfigError, FsmAgentError, TurnSuspended
 from fsm_agent.runtime.events import Voided
-from fsm_agent.serve.live import LiveTurn, LiveTurns
 from fsm_agent.sessions.store import Store
 from fsm_agent.sessions.store.fork_edits import edit_position
 from fsm_agent.sessions.store.journal.conversation_journal import ConversationRecording

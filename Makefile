@@ -7,14 +7,22 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 comma := ,
 OFFLINE = the packages cannot be installed: is the package index reachable? What pip said is in $(VENV).log
 SUITE := $(BIN)/python -m tests.helpers.suite
+# Some fast tests wait for a process that they started: with one worker more than cores no core waits with them.
+WORKERS := $(shell expr $$(getconf _NPROCESSORS_ONLN) + 1)
 # Thousands of small databases that are flushed at every move: the fast suite keeps them in memory, the slow one on the disk.
 IN_MEMORY := $(shell [ "$$(df -Pk /dev/shm 2>/dev/null | awk 'NR == 2 {print $$4}')" -gt 2000000 ] 2>/dev/null && echo PYTEST_DEBUG_TEMPROOT=/dev/shm)
 
 # What measures the clock, or drives programs that need a core of their own, has the machine to itself.
-ALONE := tests/peers tests/browser tests/security/test_loop_is_not_held.py
+ALONE := tests/peers/test_llamacpp.py tests/peers/test_mcp_servers.py tests/browser/test_live.py tests/browser/test_page.py \
+	tests/security/test_loop_is_not_held.py
 
 # Many tests start a Python of their own; without compiled files each of them compiles the whole package.
 COMPILED := PYTHONDONTWRITEBYTECODE=
+
+# A fifth of the time slow tests wait for other processes, so one worker more than there are cores keeps the cores busy.
+ONE_MORE = $$(($$(getconf _NPROCESSORS_ONLN) + 1))
+# KEEP=1 writes its profile anew, by which the longest files begin first.
+SLOW := $(COMPILED) $(SUITE) --profile slow $(if $(KEEP),--keep)
 
 # The beginning of a loop over the tables in examples/.
 OF_EXAMPLES = for name in order review_loop nested parallel; do $(BIN)/python -m fsm_agent.diagram examples/diagrams/$$name \
@@ -36,12 +44,15 @@ demo: $(VENV)/installed ## a real turn over this repository's own files, without
 	@echo "Next: $(BIN)/fsm-agent chat"
 
 test: $(VENV)/testing ## the fast test suite
-	@$(IN_MEMORY) $(COMPILED) $(SUITE) -m "not slow" $(if $(BUDGET),--budget $(BUDGET))
+	@$(IN_MEMORY) $(COMPILED) $(SUITE) --workers $(WORKERS) -m "not slow" $(if $(BUDGET),--budget $(BUDGET))
 
 test-slow: $(VENV)/developing ## real servers, a browser, kills, and a quarter of the exhaustive tests: another one at each commit
-	@$(SUITE) -m "slow or hypothesis" --hypothesis-profile "at length" $(ALONE:%=--ignore %)
-	@$(SUITE) --workers 1 -m slow $(ALONE)
-	@$(SUITE) -m "not slow" --database postgres tests/sessions
+	@echo "1 of 3: what may share the machine"
+	@$(SLOW) --workers $(ONE_MORE) -m "slow or hypothesis" --hypothesis-profile "at length" $(ALONE:%=--ignore %)
+	@echo "2 of 3: what has the machine to itself"
+	@$(SLOW) --workers 1 -m slow $(ALONE)
+	@echo "3 of 3: sessions on PostgreSQL"
+	@$(COMPILED) $(SUITE) -m "not slow" --database postgres tests/sessions
 
 test-all: ## the same with all of the exhaustive tests
 	@SAMPLE=all $(MAKE) test-slow
@@ -71,6 +82,7 @@ diagrams: $(VENV)/installed ## write all diagrams anew from their tables
 docs: $(VENV)/developing ## the documentation site, into dist/site: no network is needed, a broken link fails
 	@$(BIN)/python -m docs.site.pages dist/pages
 	@$(BIN)/zensical build --strict --clean
+	@$(BIN)/python -m docs.site.search dist/site
 
 docs-serve: docs ## the same on http://127.0.0.1:8000, for this machine alone
 	@$(BIN)/zensical serve --dev-addr 127.0.0.1:8000

@@ -25,8 +25,7 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
-from engine import Model, agent_of, in_memory
-
+from benchmarks.engine import Model, agent_of, in_memory
 from fsm_agent.sessions.store import Store
 
 REFERENCE = 5.0
@@ -82,7 +81,7 @@ async def growth(rounds: int, turns: int) -> float:
     with tempfile.TemporaryDirectory() as home:
         store = Store(Path(home), "normal")
         agent = agent_of(store, rounds)
-        model: Model = agent._services.backends.current.port  # type: ignore[assignment]
+        model: Model = agent._services.backends.current.port
 
         async def size_after(count: int) -> int:
             for _ in range(count):

@@ -8,6 +8,7 @@ follows its events over the same connection.
 
 first     from before the request that begins a turn to its first piece of text at the client, less the 0.2 s
           of the model: begun in the store, claimed, prompted, called, streamed
+cpu       of the server process, in milliseconds a turn; unlike ``first`` it means the same on a busy machine
 memory    of the server: after a fifth of the time, after seven tenths, and at the end
 lost      turns whose text, as the client got it, is not what the model said, or that did not end
 """
@@ -86,6 +87,7 @@ class Report:
     events: int
     first_p50_ms: float
     first_p95_ms: float
+    cpu_ms: float
     memory_early_mb: float
     memory_middle_mb: float
     memory_end_mb: float
@@ -173,7 +175,7 @@ def measure(clients: int, seconds: float) -> Report:
 
 
 async def _stream(clients: int, seconds: float, port: int, token: str, pid: int) -> Report:
-    seen, until = Seen(), time.monotonic() + seconds
+    seen, until, used = Seen(), time.monotonic() + seconds, _cpu(pid)
     running = [asyncio.create_task(Client(port, token, seen).run(until)) for _ in range(clients)]
     await asyncio.sleep(seconds / 5)
     early = _memory(pid)
@@ -185,8 +187,14 @@ async def _stream(clients: int, seconds: float, port: int, token: str, pid: int)
         print(f"lost: {one}", file=sys.stderr)
     return Report(
         clients, seconds, seen.turns, seen.events, statistics.median(seen.over) * 1000, cuts[-1] * 1000,
+        (_cpu(pid) - used) * 1000 / seen.turns,
         early, middle, _memory(pid), len(seen.lost),
     )  # fmt: skip
+
+
+def _cpu(pid: int) -> float:
+    user, system = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[11:13]
+    return (int(user) + int(system)) / os.sysconf("SC_CLK_TCK")
 
 
 def _memory(pid: int) -> float:

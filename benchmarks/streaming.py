@@ -24,9 +24,10 @@ from fsm_agent import Agent
 from fsm_agent.conversation.effects import ModelRequest
 from fsm_agent.providers.anthropic_messages import AnthropicMessages
 from fsm_agent.providers.openai_port import OpenAIChat, OpenAIResponses
+from fsm_agent.runtime.ports import ModelPort
 
 PIECE = "word "
-WIRES = {
+WIRES: dict[str, Callable[[str, str], ModelPort]] = {
     "chat_completions": OpenAIChat,
     "codex_responses": OpenAIResponses,
     "anthropic_messages": AnthropicMessages,

@@ -15,15 +15,14 @@ import asyncio
 import json
 import tempfile
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 
-from engine import agent_of, driven
 from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter, SpanExportResult
 
+from benchmarks.engine import agent_of, driven
 from fsm_agent import Agent
 from fsm_agent.sessions.store import Store
 from fsm_agent.telemetry import Telemetry
@@ -42,7 +41,7 @@ async def a_move(rounds: int, telemetry: Telemetry | None) -> float:
     """Microseconds of processor time, those of the exporting thread included."""
     with tempfile.TemporaryDirectory() as home:
         made = agent_of(Store(Path(home)), rounds)
-        turn = Agent.of(replace(made.options, telemetry=telemetry)).start("go")
+        turn = Agent.of({**made.options, "telemetry": telemetry}).start("go")
         moves, seconds = await driven(turn.step)
         return 1e6 * seconds / moves
 

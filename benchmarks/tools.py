@@ -54,7 +54,7 @@ def slow(n: int) -> str:
 async def one_after_the_other(one: Tool, calls: int) -> None:
     runner, interrupted = ToolRunner([one], clock=SystemClock()), asyncio.Event()
     for n in range(calls):
-        outcome = await runner.run(RunTool(str(n), "nothing", {"n": n}, 60.0), interrupted)
+        outcome: Any = await runner.run(RunTool(str(n), "nothing", {"n": n}, 60.0), interrupted)
         assert outcome.text == str(n)
 
 
@@ -105,8 +105,8 @@ def main() -> None:
     rows: list[tuple[str, Callable[[], Coroutine[Any, Any, None]]]] = [("plain", lambda: plain(given.calls))]
     rows += [
         (f"runner, {kind}", lambda one=one: one_after_the_other(one, given.calls)) for kind, one in kinds
-    ]  # type: ignore[misc]
-    rows += [(f"turn, {kind}", lambda one=one: in_a_turn(one, given.calls)) for kind, one in kinds]  # type: ignore[misc]
+    ]
+    rows += [(f"turn, {kind}", lambda one=one: in_a_turn(one, given.calls)) for kind, one in kinds]
     with tempfile.TemporaryDirectory() as home:
         (first, _), (later, _) = median(lambda: made(1, home), 1), median(lambda: made(1, home), 20)
     print(f"{given.calls:,} trivial calls one after the other, median of {given.runs} runs")

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, Generic, Self, overload
+from typing import TYPE_CHECKING, Any, Generic, Self, cast, overload
 
 from typing_extensions import TypeForm, TypeVar, Unpack
 
@@ -35,6 +35,7 @@ from fsm_agent.toolsets.agent import Background
 
 if TYPE_CHECKING:
     from fsm_agent.sessions.store.undo import Undone
+    from fsm_agent.toolsets.mcp.servers import McpServers
 
 Out = TypeVar("Out", default=str)
 Other = TypeVar("Other")
@@ -224,7 +225,7 @@ class Agent(Generic[Deps, Out]):
 
     async def stream_text(
         self, user_message: Content, *, output_type: Any = None, **more: Unpack[TurnArguments[Deps]]
-    ) -> AsyncIterator[str]:
+    ) -> AsyncGenerator[str]:
         """Run one turn and yield its text in pieces as they arrive, including that of the agents that it
         hands the conversation over to and text beside tool calls. An answer that no provider streamed, such
         as the explanation of a limit, is one piece. Leaving the loop early stops the turn at that point.
@@ -458,6 +459,11 @@ class Agent(Generic[Deps, Out]):
         ``ConfigError``."""
         known = self.options if name is None else AgentOptions(**{**self.options, "name": name})
         return agent_tool(known, self.settings, description, max_iterations)
+
+    @property
+    def servers(self) -> McpServers | None:
+        """Its MCP servers, whose prompts and resources a person may ask for; ``None`` without any."""
+        return cast("McpServers | None", self._services.more)
 
     @property
     def background(self) -> Background:

@@ -88,7 +88,7 @@ class Nested:
         self,
         *flows: TurnsOfTable,
         begin: Callable[[Any], Sequence[BaseTurn]],
-        join: Callable[[Any, Sequence[Any]], None] = lambda turn, ended: None,
+        join: Callable[[Any, list[Any]], None] = lambda turn, ended: None,
     ) -> None:
         self.flows, self.begin, self.join = flows, begin, join
         self.__wrapped__ = begin  # its source is what an editor shows

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import inspect
+import itertools
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -91,24 +92,30 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
     return True
 
 
-@pytest.fixture(autouse=True)
-def own_home(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every test has a home of its own and none of the user's keys."""
-    monkeypatch.setenv("FSM_AGENT_HOME", str(tmp_path / "home"))
-    if request.config.getoption("--database") == "postgres":
-        from tests.helpers.on_postgres import url_of
+OF_THE_USER = (
+    "OPENAI_API_KEY", "OPENROUTER_API_KEY", "ANTHROPIC_API_KEY", "OPENAI_BASE_URL", "FSM_AGENT_MODEL",
+)  # fmt: skip
+NUMBERS = itertools.count(1)
 
-        monkeypatch.setenv("FSM_AGENT_STORE__DATABASE_URL", url_of(tmp_path / "home"))
-    GUESSES.clear()
-    GUESSES.add(MADE_UP)
-    for name in (
-        "OPENAI_API_KEY",
-        "OPENROUTER_API_KEY",
-        "ANTHROPIC_API_KEY",
-        "FSM_AGENT_MODEL",
-        "OPENAI_BASE_URL",
-    ):
-        monkeypatch.delenv(name, raising=False)
+
+@pytest.fixture(autouse=True)
+def own_home(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Every test has a home of its own and none of the user's keys."""
+    if "tmp_path" in request.fixturenames:
+        folder: Path = request.getfixturevalue("tmp_path")
+    else:  # a folder that is made by the first who writes into it: making one takes as long as a short test
+        folder = tmp_path_factory.getbasetemp() / f"unnamed-{next(NUMBERS)}"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("FSM_AGENT_HOME", str(folder / "home"))
+        if request.config.getoption("--database") == "postgres":
+            from tests.helpers.on_postgres import url_of
+
+            patch.setenv("FSM_AGENT_STORE__DATABASE_URL", url_of(folder / "home"))
+        for name in OF_THE_USER:
+            patch.delenv(name, raising=False)
+        GUESSES.clear()
+        GUESSES.add(MADE_UP)
+        yield
 
 
 @pytest.fixture

@@ -40,10 +40,9 @@ from acp.schema import (
     ToolKind,
 )
 
-from fsm_agent.agent import Content
 from fsm_agent.approvals.question import visible
 from fsm_agent.conversation.messages import Message, ToolCall
-from fsm_agent.conversation.parts import AudioPart, FilePart, ImagePart, Part, data_of, name_part
+from fsm_agent.conversation.parts import AudioPart, FilePart, ImagePart, Part, data_of, name_part, parts_of
 from fsm_agent.conversation.parts import kind_of as kind_of_part
 from fsm_agent.conversation.parts import text_only as said_of
 from fsm_agent.conversation.result import ExitReason
@@ -198,9 +197,9 @@ answered with an error."""
 # Prompts
 
 
-def content_of(blocks: Blocks) -> Content:
-    """Return a prompt as what ``Agent.start`` takes: text, or parts. Raises ``ConfigError`` for a part that
-    cannot be used."""
+def content_of(blocks: Blocks) -> Any:
+    """Return a prompt as what a turn is given: text, or parts as JSON values. Raises ``ConfigError`` for a
+    part that cannot be used."""
     parts: list[str | ImagePart | AudioPart | FilePart] = []
     for block in blocks:
         part, last = _part(block), parts[-1] if parts else None
@@ -208,7 +207,7 @@ def content_of(blocks: Blocks) -> Content:
             parts[-1] = last + part  # a link in the middle of a sentence
         else:
             parts.append(part)
-    return parts[0] if len(parts) == 1 and isinstance(parts[0], str) else parts
+    return parts_of(parts[0] if len(parts) == 1 and isinstance(parts[0], str) else parts)
 
 
 def _part(block: Any) -> str | ImagePart | AudioPart | FilePart:
@@ -276,11 +275,7 @@ def _content_of(part: Part) -> Any:
 
 
 def _call_update(call: ToolCall, result: str | None, workdir: Path) -> SessionUpdate:
-    try:
-        arguments = json.loads(call.arguments or "{}")
-    except (ValueError, RecursionError):
-        arguments = {}
-    arguments = arguments if isinstance(arguments, dict) else {}
+    arguments = arguments_of(call)
     content = changes_of(call.name, arguments, workdir, begins=False)
     return start_tool_call(
         clean(call.id),
@@ -291,6 +286,15 @@ def _call_update(call: ToolCall, result: str | None, workdir: Path) -> SessionUp
         locations=locations_of(arguments, workdir),
         raw_input=raw(arguments),
     )
+
+
+def arguments_of(call: ToolCall) -> Mapping[str, Any]:
+    """Return the arguments of a call; none where they are no JSON object."""
+    try:
+        arguments = json.loads(call.arguments or "{}")
+    except (ValueError, RecursionError):
+        return {}
+    return arguments if isinstance(arguments, dict) else {}
 
 
 def plan_of(result: str) -> SessionUpdate | None:

@@ -6,6 +6,7 @@ import asyncio
 import re
 from collections.abc import Awaitable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol, cast
 
@@ -30,9 +31,13 @@ from acp.schema import (
 from fsm_agent.acp.content import STOPS, Blocks, content_of, replay_updates
 from fsm_agent.acp.updates import EditorView
 from fsm_agent.agent import Agent
+from fsm_agent.conversation.messages import Message
 from fsm_agent.conversation.result import TurnResult
+from fsm_agent.dispatch.dispatcher import Order
 from fsm_agent.errors import ConfigError, FsmAgentError, TurnSuspended
-from fsm_agent.sessions.store import store_for
+from fsm_agent.serve.service import LOCAL, Busy, NotFound, ServiceError, SessionService
+from fsm_agent.sessions.store import Store
+from fsm_agent.sessions.store.pending import Pending
 from fsm_agent.support.processes import connect_own_streams
 from fsm_agent.support.texts import clean, one_line
 from fsm_agent.support.version import __version__
@@ -51,15 +56,15 @@ _COMMAND = re.compile(r"/([a-z]+)(?:\s+(\S.*))?\s*", re.DOTALL)
 class EditorHost(Protocol):
     """The program around the server."""
 
+    store: Store
+    """Where the sessions are."""
     reads: frozenset[str]
     """What the model reads besides text: image, audio, file."""
-    yes: bool
-    """Calls run without approval."""
     commands: Mapping[str, tuple[str, str]]
     """What a person may write after a slash: what it does, and its arguments."""
 
     def agent(self, view: EditorView, workdir: Path, session: str | None) -> Agent:
-        """Make the agent of a session. Raises ``ConfigError``."""
+        """Make the agent of a session, which asks the view what it wants to know. Raises ``ConfigError``."""
         ...
 
     def obey(self, agent: Agent, command: str, words: str) -> Awaitable[str]:
@@ -67,49 +72,65 @@ class EditorHost(Protocol):
         ...
 
 
+@dataclass(slots=True)
+class Prompt:
+    """A prompt that is being answered, and its ``turn`` once it has one."""
+
+    turn: str = ""
+    cancelled: bool = False
+
+
 class EditorTalk:
     """A session that an editor has open. ``stored``: the name of one that is there already."""
 
     def __init__(
-        self, host: EditorHost, client: Client, workdir: Path, stored: str | None = None, notice: str = ""
+        self,
+        host: EditorHost,
+        service: SessionService,
+        view: EditorView,
+        agent: Agent,
+        stored: str | None,
+        notice: str,
     ) -> None:
-        self._host, self._workdir, self._notice = host, workdir, notice
-        self._view = EditorView(client, workdir, yes=host.yes)
-        try:
-            self._agent = host.agent(self._view, workdir, stored)
-        except BaseException:
-            self._view.close()
-            raise
-        self.id = self._view.session_id = stored or self._agent.session_id
-        self._asked: list[asyncio.Task[PromptResponse]] = []
-        self._dropped: set[asyncio.Task[PromptResponse]] = set()
+        self._host, self._service, self._view, self._notice = host, service, view, notice
+        self.agent = agent
+        self.id = view.session_id = stored or agent.session_id
+        self.first = self.id if stored is None else service.load(LOCAL, stored)["session"]
+        self._prompts: list[Prompt] = []
+        self._line = asyncio.Lock()  # one prompt at a time, also while the person is asked
+        self._heard: dict[str, str] = {}  # the id of the last event of a turn that was shown
 
     # Beginning
 
     def offer(self) -> None:
         """Tell which commands there are."""
         commands = dict(self._host.commands)
-        if self._unfinished_task():
+        if self._unfinished() is not None:
             commands[RESUME] = ("Continue the turn that was left unfinished", "")
         self._view.tell(update_available_commands(_command(name, *told) for name, told in commands.items()))
 
     async def replay(self) -> None:
         """Tell what was said, and what was left unfinished."""
-        home, url = self._agent.home, self._agent.settings.store.database
-        for update in replay_updates(
-            store_for(home, database_url=url).newest(self._agent.session_id).rows, self._workdir
-        ):
+        for update in replay_updates(self._rows(self.id), self._view.workdir):
             self._view.tell(update)
-        if asked := self._unfinished_task():
+        if (left := self._unfinished()) is not None:
+            asked = one_line(left["asked"] or "(no words)", 60)
             self._view.note(
-                f"the last turn was left unfinished: “{one_line(asked, 60)}”; /{RESUME} continues it,"
+                f"the last turn was left unfinished: “{asked}”; /{RESUME} continues it,"
                 " another message gives it up"
             )
         await self._view.settled()
 
-    def _unfinished_task(self) -> str:
-        newest = next(iter(self._agent.journal.recent(1, self._agent.session_id)), None)
-        return "" if newest is None or newest.ended is not None else newest.asked or "(no words)"
+    def _rows(self, session: str) -> list[Message]:
+        return [Message.from_dict(row) for row in self._service.load(LOCAL, session)["messages"]]
+
+    def _unfinished(self) -> Mapping[str, Any] | None:
+        """The last turn, if it has not ended."""
+        try:
+            newest = self._service.load(LOCAL, self.id)["turns"][-1:]
+        except NotFound:  # nothing was said yet
+            return None
+        return next((one for one in newest if one["ended"] is None), None)
 
     # Prompts
 
@@ -117,65 +138,130 @@ class EditorTalk:
         """Answer a prompt. One that comes while a turn runs waits, goes to the model, or ends the turn, as
         ``interrupt.second_message`` says. Raises ``RequestError`` for a turn that failed, ``FsmAgentError``
         for a prompt that cannot be used."""
-        work = asyncio.ensure_future(self._answer(blocks))
-        self._asked.append(work)
+        self._prompts.append(prompt := Prompt())
         try:
-            return await work
-        except asyncio.CancelledError:
-            if work not in self._dropped:
-                raise  # the connection is closed: the turn can be resumed
-            return PromptResponse(stop_reason="cancelled")
+            return await self._answer(prompt, blocks)
+        except ServiceError:
+            if prompt.cancelled:
+                return PromptResponse(stop_reason="cancelled")
+            raise
         finally:
-            self._asked.remove(work)
-            self._dropped.discard(work)
-            if not self._asked:
-                self._agent.signals.clear()  # what came too late for the turn is no word to the next one
+            self._prompts.remove(prompt)
+            if not self._prompts:
+                self.agent.signals.clear()  # what came too late for the turn is no word to the next one
 
-    async def _answer(self, blocks: Blocks) -> PromptResponse:
+    async def _answer(self, prompt: Prompt, blocks: Blocks) -> PromptResponse:
         content = await asyncio.to_thread(content_of, blocks)
+        if prompt.cancelled:
+            return PromptResponse(stop_reason="cancelled")
         if self._notice:
             self._view.note(self._notice)
             self._notice = ""
         found = _COMMAND.fullmatch(content) if isinstance(content, str) else None
         if found is not None and found[1] in self._host.commands:
-            said = await self._host.obey(self._agent, found[1], (found[2] or "").strip())
+            said = await self._host.obey(self.agent, found[1], (found[2] or "").strip())
             self._view.tell(update_agent_message_text(clean(said)))
             await self._view.settled()
             return PromptResponse(stop_reason="end_turn")
-        try:
-            if found is not None and found[1] == RESUME:
-                result = await self._agent.resume(self._agent.session_id).arun()
-            else:
-                result = await self._agent.arun(content)
-        except TurnSuspended as waits:
-            self._view.note(f"{waits}; answer it with fsm-agent pending answer, then say /{RESUME}")
-            await self._view.settled()
-            return PromptResponse(stop_reason="end_turn", field_meta={"fsm_agent": {"turn": waits.turn_id}})
+        running = next((one.turn for one in self._prompts if one.turn), "")
+        if running and (result := await self._say(running, content)) is not None:
+            return _prompt_response(result)
+        async with self._line:
+            if prompt.cancelled:
+                return PromptResponse(stop_reason="cancelled")
+            resumes = found is not None and found[1] == RESUME
+            prompt.turn = await self._begin(content, resumes)
+            if prompt.cancelled:
+                await self._service.interrupt(LOCAL, prompt.turn)
+            return await self._follow(prompt.turn)
+
+    async def _begin(self, content: Any, resumes: bool) -> str:
+        """The turn that a prompt begins or continues. A text answers the question that the last turn waits
+        for."""
+        left = self._unfinished()
+        if left is None and resumes:
+            raise ConfigError("nothing to resume: the last turn has ended", self.id)
+        turn = "" if left is None else left["turn"]
+        waits = self._service.pending(LOCAL, turn) if turn and isinstance(content, str) else []
+        question = next((one for one in waits if one.kind == "question"), None)
+        if not resumes and question is None:
+            return await self._service.start(LOCAL, content, self.id)
+        # what the transcript tells of a turn already is not told again
+        self._heard.setdefault(turn, f"{self._service.about(LOCAL, turn).get('moves', 0)}.0")
+        if resumes or question is None:
+            await self._service.resume(LOCAL, turn)
+        else:
+            await self._service.answer(LOCAL, question.id, content)
+        return turn
+
+    async def _say(self, running: str, content: Any) -> TurnResult | None:
+        """A message while a turn runs; the result of that turn if the model has read it there."""
+        how, words = self.agent.settings.interrupt.second_message, isinstance(content, str)
+        if how == "interrupt":
+            await self._service.interrupt(LOCAL, running, content if words else None)
+        elif how == "steer" and words:
+            try:
+                await self._service.steer(LOCAL, running, content)
+                async with self._line:
+                    result = await self._service.result(LOCAL, running)
+            except (Busy, TurnSuspended):  # it has just ended, or waits for the next message
+                return None
+            unread = [*result.pending_steer, *self.agent.signals.take_steer()]
+            return None if content in unread else result
+        return None
+
+    async def _follow(self, turn: str) -> PromptResponse:
+        """Show what happens in a turn, and ask the person what it asks, until it has ended."""
+        while True:
+            async for one in self._service.events(LOCAL, turn, self._heard.get(turn, "")):
+                self._heard[turn] = one.id
+                self._view.hear(one.event)
+            try:
+                result = await self._service.result(LOCAL, turn)
+                break
+            except TurnSuspended as waits:
+                for item in waits.pending:
+                    if item.kind == "approval":
+                        await self._approve(turn, item)
+                if any(item.kind != "approval" for item in waits.pending):
+                    answers = any(item.kind == "question" for item in waits.pending)
+                    todo = "your next message answers it" if answers else f"when it is there, say /{RESUME}"
+                    asked = "".join(f"\n{one.asked}" for one in waits.pending if one.kind == "question")
+                    self._view.note(f"{waits}; {todo}{asked}")
+                    await self._view.settled()
+                    about = {"fsm_agent": {"turn": waits.turn_id}}
+                    return PromptResponse(stop_reason="end_turn", field_meta=about)
+        self._heard.pop(turn, None)
         self._view.finish(result)
         await self._view.settled()
         return _prompt_response(result)
 
-    def cancel(self) -> None:
+    async def _approve(self, turn: str, item: Pending) -> None:
+        calls = (call for row in self._rows(item.session) for call in row.tool_calls)
+        call = next((one for one in calls if one.id == item.call), None)
+        answer = await self._view.approve(item, call)
+        try:
+            await self._service.answer(LOCAL, item.id, answer)
+        except Busy:  # it was answered elsewhere meanwhile
+            await self._service.resume(LOCAL, turn)
+
+    async def cancel(self) -> None:
         """End the turn that runs, and the prompts that wait behind it."""
-        if not self._asked:
-            return
-        self._agent.interrupt()
-        for waiting in self._asked[1:]:
-            self._dropped.add(waiting)
-            waiting.cancel()
+        for one in self._prompts:
+            one.cancelled = True
+        for one in reversed(self._prompts):
+            if one.turn:
+                await self._service.interrupt(LOCAL, one.turn)
 
     @property
     def busy(self) -> bool:
         """Whether a prompt is being answered."""
-        return bool(self._asked)
+        return bool(self._prompts)
 
     async def aclose(self) -> None:
-        """Let the session go. A turn that runs is left where it is."""
-        for work in self._asked:
-            work.cancel()
-        await asyncio.gather(*self._asked, return_exceptions=True)
+        """Let the session go."""
         self._view.close()
-        await self._agent.aclose()
+        await self.agent.aclose()
 
 
 def _prompt_response(result: TurnResult) -> PromptResponse:
@@ -217,6 +303,11 @@ class EditorServer:
     def __init__(self, host: EditorHost) -> None:
         self._host = host
         self._talks: dict[str, EditorTalk] = {}
+        self._service = SessionService(self._agent_of, host.store, attended=True)
+
+    async def open(self) -> None:
+        """Begin to run turns."""
+        await self._service.open()
 
     def on_connect(self, client: Client) -> None:
         """Take the connection, over which the editor gets updates and questions."""
@@ -239,7 +330,7 @@ class EditorServer:
     ) -> NewSessionResponse:
         """Begin a session that works in ``cwd``."""
         with _in_one_line():
-            talk = EditorTalk(self._host, self._client, _folder(cwd), notice=_notice(mcp_servers))
+            talk = self._open(cwd, None, mcp_servers)
         self._talks[talk.id] = talk
         talk.offer()
         return NewSessionResponse(session_id=talk.id)
@@ -251,7 +342,7 @@ class EditorServer:
         with _in_one_line():
             if (open_now := self._talks.get(session_id)) is not None and open_now.busy:
                 raise ConfigError("the session is busy", session_id, "one that answers no prompt")
-            talk = EditorTalk(self._host, self._client, _folder(cwd), session_id, _notice(mcp_servers))
+            talk = self._open(cwd, session_id, mcp_servers)
             if open_now is not None:
                 await open_now.aclose()
             self._talks[session_id] = talk
@@ -267,12 +358,28 @@ class EditorServer:
     async def cancel(self, session_id: str, **_: Any) -> None:
         """End what runs in a session."""
         if session_id in self._talks:
-            self._talks[session_id].cancel()
+            await self._talks[session_id].cancel()
 
     async def aclose(self) -> None:
-        """Let all sessions go."""
+        """Let all sessions go. A turn that runs is left where it is."""
+        await self._service.aclose()
         for talk in self._talks.values():
             await talk.aclose()
+
+    def _open(self, cwd: str, stored: str | None, servers: Sequence[Any] | None) -> EditorTalk:
+        view = EditorView(self._client, folder := _folder(cwd))
+        try:
+            agent = self._host.agent(view, folder, stored)
+            return EditorTalk(self._host, self._service, view, agent, stored, _notice(servers))
+        except BaseException:
+            view.close()
+            raise
+
+    def _agent_of(self, order: Order) -> Agent:
+        found = next((one for one in self._talks.values() if one.first == order.session), None)
+        if found is None:
+            raise ConfigError("no such session is open", order.session)
+        return found.agent
 
     def _talk(self, session_id: str) -> EditorTalk:
         if session_id not in self._talks:
@@ -288,6 +395,7 @@ def serve_stdio(host: EditorHost) -> int:
 
 async def _serve(host: EditorHost) -> int:
     server = EditorServer(host)
+    await server.open()
     try:
         reader, writer = await connect_own_streams(DEFAULT_STDIO_BUFFER_LIMIT_BYTES)
     except ValueError:

@@ -1,15 +1,15 @@
-"""Callback events as updates for an editor, and the questions for its user.
+"""Events of turns as updates for an editor, and the questions for its user.
 
-``EditorView`` is a callbacks object: the turn calls the methods named after channels. Updates are sent in
-the order of the events, from any thread."""
+``EditorView`` has a method for each event that it shows, by the name of the event. Updates are sent in the
+order of the events, from any thread."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Coroutine, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from acp.helpers import (
     SessionUpdate,
@@ -24,6 +24,7 @@ from acp.interfaces import Client
 from acp.schema import AllowedOutcome, PermissionOption, PermissionOptionKind, ToolCallUpdate
 
 from fsm_agent.acp.content import (
+    arguments_of,
     changes_of,
     code_block,
     inline,
@@ -34,15 +35,18 @@ from fsm_agent.acp.content import (
     result_of_call,
     title_of,
 )
-from fsm_agent.approvals.question import Question, visible
-from fsm_agent.conversation.effects import AskApproval
+from fsm_agent.approvals.question import visible
+from fsm_agent.conversation.messages import ToolCall
 from fsm_agent.conversation.result import TurnResult, words_of_model
+from fsm_agent.runtime.events import Event
+from fsm_agent.sessions.store.pending import Pending
 from fsm_agent.support.texts import clean
 from fsm_agent.toolsets.agent.todo import NAME as TODO
 
-T = TypeVar("T")
 log = logging.getLogger(__name__)
 
+EVENTS = ("stream_delta", "interim_assistant", "reasoning", "status", "event", "tool_start", "tool_complete")
+"""What is shown of a turn."""
 OPTIONS: Mapping[str, tuple[str, PermissionOptionKind]] = {
     "once": ("Allow once", "allow_once"),
     "session": ("Allow for this session", "allow_always"),
@@ -51,24 +55,22 @@ OPTIONS: Mapping[str, tuple[str, PermissionOptionKind]] = {
     "never": ("Never allow", "reject_always"),
 }
 """What a person may answer to a question, with its words and the protocol's kind."""
-ONLY_ONCE = ("once", "deny")
-"""For a call that cannot be remembered."""
-LONGER = '"for this session", "always" or "never"'
 NEITHER = "none"
 """Of the choices of a question."""
 
 
 class EditorView:
-    """The view of one session. ``session_id`` is the editor's name for it; with ``yes`` calls run without
-    approval. Made in the event loop of the connection."""
+    """The view of one session. ``session_id`` is the editor's name for it. Made in the event loop of the
+    connection."""
 
-    def __init__(self, client: Client, workdir: Path, *, yes: bool = False) -> None:
+    def __init__(self, client: Client, workdir: Path) -> None:
         self.session_id = ""
-        self._client, self._workdir, self._yes = client, workdir, yes
+        self._client, self.workdir = client, workdir
         self._loop = asyncio.get_running_loop()
         self._waiting: asyncio.Queue[SessionUpdate] = asyncio.Queue()
         self._sending = asyncio.ensure_future(self._send())
         self._open: dict[str, str] = {}  # calls that were shown and have not ended, with their tools
+        self._ended: set[str] = set()  # of this turn: a turn that is continued tells of them again
         self._saying, self._said = "", ""  # since the last boundary, and before it
 
     # Telling
@@ -100,7 +102,12 @@ class EditorView:
         """Tell a line of ours. The protocol has no word for one, so it goes among the thoughts."""
         self.tell(update_agent_thought_text(f"\n· {clean(words)}\n"))
 
-    # Callbacks
+    # Events
+
+    def hear(self, event: Event) -> None:
+        """Show an event of a turn, if it is one for people."""
+        if event.name in EVENTS:
+            getattr(self, event.name)(*event.values)
 
     def stream_delta(self, text: str | None) -> None:
         """Send a piece of the answer."""
@@ -132,6 +139,8 @@ class EditorView:
 
     def tool_start(self, call_id: str, name: str, arguments: Mapping[str, Any]) -> None:
         """Say that a call runs."""
+        if call_id in self._ended:
+            return
         if call_id in self._open:
             self.tell(update_tool_call(clean(call_id), status="in_progress"))
         else:
@@ -141,6 +150,8 @@ class EditorView:
         self, call_id: str, name: str, arguments: Mapping[str, Any], result: str, status: str
     ) -> None:
         """Say how a call ended."""
+        if call_id in self._ended:
+            return
         if call_id not in self._open:
             self._show(call_id, name, arguments, asked=True)
         well = status == "ok"
@@ -154,6 +165,7 @@ class EditorView:
         """Say what was not said yet of a turn that has ended."""
         for call_id in list(self._open):
             self._end(call_id, "failed", result_of_call("it was not run to its end"))
+        self._ended.clear()
         self._rest(words_of_model(result))
         if not result.completed:
             reason = result.turn_exit_reason
@@ -174,54 +186,52 @@ class EditorView:
                 title_of(name, arguments),
                 kind=kind_of(name),
                 status="pending" if asked else "in_progress",
-                content=changes_of(name, arguments, self._workdir, begins=True),
-                locations=locations_of(arguments, self._workdir),
+                content=changes_of(name, arguments, self.workdir, begins=True),
+                locations=locations_of(arguments, self.workdir),
                 raw_input=raw(dict(arguments)),
             )
         )
 
     def _end(self, call_id: str, status: Any, content: Any) -> None:
         self._open.pop(call_id, None)
+        self._ended.add(call_id)
         self.tell(update_tool_call(clean(call_id), status=status, content=content))
 
     # Asking
 
-    async def approval(self, request: AskApproval) -> str:
-        """Ask whether a call may run, and return the answer."""
-        return "once" if self._yes else await self._here(self._approval(request))
-
-    async def _approval(self, request: AskApproval) -> str:
-        question = Question.of(request)
-        offered = [one for one in OPTIONS if question.remembered or one in ONLY_ONCE]
-        if request.call_id not in self._open:
-            self._show(request.call_id, request.name, request.arguments, asked=True)
+    async def approve(self, item: Pending, call: ToolCall | None) -> str:
+        """Ask whether a call may run, and return the answer; no answer is a refusal. ``call``: as it is in
+        the transcript."""
+        name, arguments = item.tool, {} if call is None else arguments_of(call)
+        if item.call not in self._open:
+            self._show(item.call, name, arguments, asked=True)
         shown = ToolCallUpdate(
-            tool_call_id=clean(request.call_id),
-            title=title_of(request.name, request.arguments),
-            kind=kind_of(request.name),
+            tool_call_id=clean(item.call),
+            title=title_of(name, arguments),
+            kind=kind_of(name),
             status="pending",
             content=[
-                tool_content(text_block(code_block(question.text(longer=LONGER)))),
-                *changes_of(request.name, request.arguments, self._workdir, begins=True),
+                tool_content(text_block(code_block(item.asked))),
+                *changes_of(name, arguments, self.workdir, begins=True),
             ],
-            locations=locations_of(request.arguments, self._workdir),
-            raw_input=raw(dict(request.arguments)),
+            locations=locations_of(arguments, self.workdir),
+            raw_input=raw(dict(arguments)),
         )
         options = [
-            PermissionOption(option_id=one, name=OPTIONS[one][0], kind=OPTIONS[one][1]) for one in offered
+            PermissionOption(option_id=one, name=OPTIONS[one][0], kind=OPTIONS[one][1])
+            for one in OPTIONS
+            if one in item.choices
         ]
-        answer = await self._choice(shown, options) or "deny"
-        if answer in ("deny", "never"):
-            self._end(request.call_id, "failed", result_of_call("denied"))
-        return answer
+        return await self._choice(shown, options) or "deny"
 
     async def clarify(self, question: str, choices: Sequence[str]) -> str | None:
-        """Ask the person to choose. ``None`` without choices: the protocol has no field to write in."""
-        return await self._here(self._clarify(question, choices))
+        """Ask the person to choose, from any loop. ``None`` without choices: the protocol has no field to
+        write in."""
+        asking = asyncio.run_coroutine_threadsafe(self._clarify(question, choices), self._loop)
+        return await asyncio.wrap_future(asking)
 
     async def _clarify(self, question: str, choices: Sequence[str]) -> str | None:
         if not choices:
-            self.note(f"asked, but an editor offers no field for the answer: {question}")
             return None
         call_id = next((id for id, name in self._open.items() if name == "clarify"), "clarify")
         shown = ToolCallUpdate(
@@ -246,7 +256,3 @@ class EditorView:
         outcome = response.outcome
         chosen = outcome.option_id if isinstance(outcome, AllowedOutcome) else None
         return chosen if chosen in {option.option_id for option in options} else None
-
-    async def _here(self, asking: Coroutine[Any, Any, T]) -> T:
-        """In the loop of the connection, whichever loop the turn is in."""
-        return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(asking, self._loop))

@@ -8,6 +8,7 @@ import stat
 import sys
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, get_args
 
 from fsm_agent.agent import Agent
@@ -63,20 +64,28 @@ class CommandLineHost:
         settings = options["settings"]
         assert isinstance(settings, Settings)
         known = {kind for kind in get_args(Kind) if choice.facts.can_read(kind)}
+        store = options["store"]
+        assert store is not None
+        self.store = store
         self.reads = frozenset(known | set(settings.parts.assume))
-        self.yes = given.yes
         self._given = given
 
     def agent(self, view: EditorView, workdir: Path, session: str | None) -> Agent:
         """Make the agent of a session that works in ``workdir``. What comes while a turn runs waits, as in
         ``chat``, if nothing else is said. Raises ``ConfigError``."""
-        options, _ = options_of(replace(self._given, session=session), view)
+        asked = {"clarify": view.clarify} | ({"approval": _allow} if self._given.yes else {})
+        options, _ = options_of(replace(self._given, session=session), SimpleNamespace(**asked))
         settings = options["settings"]
         assert isinstance(settings, Settings)
         second = settings.interrupt.second_message or "queue"
         interrupt = settings.interrupt.model_copy(update={"second_message": second})
-        settings = settings.model_copy(update={"interrupt": interrupt})
+        approval = settings.approval.model_copy(update={"unanswered": "suspend"})
+        settings = settings.model_copy(update={"interrupt": interrupt, "approval": approval})
         return Agent.of({**options, "settings": settings, "workdir": workdir})
+
+
+def _allow(request: object) -> str:
+    return "once"
 
 
 class OneLineFormatter(logging.Formatter):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 import sys
 from collections import deque
@@ -10,7 +11,7 @@ from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import get_args
+from typing import TYPE_CHECKING, get_args
 
 from rich.console import RenderableType
 from rich.text import Text
@@ -26,13 +27,16 @@ from fsm_agent.cli.sessions import recent, store_of
 from fsm_agent.cli.view import ProgressView
 from fsm_agent.conversation.parts import FilePart, ImagePart, Part, name_part, text_only
 from fsm_agent.conversation.result import TurnResult
-from fsm_agent.errors import ConfigError, OwnershipLost, SessionBusy, StoreError, TurnSuspended
+from fsm_agent.errors import ConfigError, OwnershipLost, SessionBusy, StoreError, TurnSuspended, near
 from fsm_agent.sessions.store import Store
 from fsm_agent.sessions.store.journal.read import TurnInfo
 from fsm_agent.sessions.store.reports.records import session_record, session_usage
 from fsm_agent.settings.model import SecondMessage
 from fsm_agent.support.redaction import mask
 from fsm_agent.support.threads import in_a_loop
+
+if TYPE_CHECKING:
+    from fsm_agent.toolsets.mcp.offer import ServerPrompt
 
 COMMANDS: Mapping[str, tuple[str, str]] = {
     "compact": ("Make the conversation shorter", "what its summary should dwell on"),
@@ -81,6 +85,8 @@ IMAGES = (".png", ".jpg", ".jpeg", ".gif", ".webp")
 _COMMAND = re.compile(r"/([a-z]+)(?:[ \t]+(\S.*))?", re.DOTALL)
 _WORDLESS = ("help", "path", "new", "cost", "tools", "resume", "exit", "quit")
 _MENTIONED = re.compile(r"(?<!\S)@(?:\"([^\"\n]+)\"|(\S+))")
+_RESOURCE = re.compile(r"(?<!\S)@([A-Za-z0-9_-]+):(\S+)")
+_PROMPT = re.compile(r"/([A-Za-z0-9_-]+:[^\s/]+)(?:\s+(\S.*))?", re.DOTALL)
 MEANWHILE = {
     "queue": "queued: answered after this turn",
     "steer": "told to the model with its next tool result",
@@ -116,6 +122,52 @@ class ChatSession:
         self._waiting: deque[str] = deque()  # messages that came while a turn ran, oldest first
         self._attached: list[Part] = []  # goes with the next message
         self._full = False  # the last compaction gained nothing
+        self._prompts: dict[str, ServerPrompt] = {}
+        self._learning: asyncio.Task[None] | None = None
+
+    # Prompts and resources of MCP servers
+
+    def _learn_prompts(self) -> None:
+        """Ask the servers what they have, beside what is typed: a start may take seconds."""
+        if self._learning is not None:
+            self._learning.cancel()
+        self._learning = asyncio.create_task(self._list_prompts())
+
+    async def _list_prompts(self) -> None:
+        servers = self.agent.servers
+        found = [] if servers is None else await servers.prompts()
+        self._prompts = {one.command: one for one in found if _PROMPT.fullmatch(f"/{one.command}")}
+
+    def prompts(self) -> Mapping[str, tuple[str, str]]:
+        """The prompts of MCP servers as commands: their arguments, and what they do."""
+        return {
+            clean(name): (clean(one.words), preview(one.description, 200))
+            for name, one in self._prompts.items()
+        }
+
+    async def _say_prompt(self, command: str, words: str) -> None:
+        """Send a prompt of a server, filled in, as the user's message."""
+        try:
+            if command not in self._prompts:
+                await self._list_prompts()
+            if (prompt := self._prompts.get(command)) is None or (servers := self.agent.servers) is None:
+                raise ConfigError("no such prompt", f"/{command}", near(command, self._prompts))
+            found = await servers.prompt(prompt, words)
+        except ConfigError as error:
+            self._complain(error)
+            return
+        shown = found if isinstance(found, str) else text_only(found)
+        self._live.write(Text(f"  {preview(shown, 400)}", "dim"))
+        await self._send(found)
+
+    async def _attach_resources(self, text: str) -> None:
+        servers = self.agent.servers
+        names = [] if servers is None else [one.name for one in servers.servers]
+        for name, uri in dict.fromkeys(_RESOURCE.findall(text)):
+            if servers is not None and name in names:
+                found = await servers.resource(name, uri)
+                self._attached += [{"type": "text", "text": found}] if isinstance(found, str) else found
+                self._live.write(Text(f"  {clean(uri)} of {name} goes with the message", "dim"))
 
     # Before and after messages
 
@@ -170,8 +222,13 @@ class ChatSession:
 
     async def go_on(self, read: Reader) -> None:
         """Answer message after message, until the input ends."""
+        self._learn_prompts()
         try:
             while (text := await self._next(read)) is not None:
+                asked = None if self.agent.servers is None else _PROMPT.fullmatch(text.strip())
+                if asked is not None:
+                    await self._say_prompt(asked[1], asked[2] or "")
+                    continue
                 command, words = command_in(text)
                 if command in ("exit", "quit"):
                     break
@@ -185,6 +242,8 @@ class ChatSession:
                 session = clean(self.agent.session_id)
                 self._live.write(Text(f"  continue later: fsm-agent chat --session {session}", "dim"))
         finally:
+            if self._learning is not None:
+                self._learning.cancel()
             await self.agent.aclose()
 
     async def _next(self, read: Reader) -> str | None:
@@ -199,11 +258,17 @@ class ChatSession:
         try:
             for path in mentions_in(text) if self._mentions else ():
                 self._attach(path)
+            if self._mentions:
+                await self._attach_resources(text)
         except ConfigError as error:
             self._complain(error)
             return
+        await self._send(text)
+
+    async def _send(self, text: str | list[Part]) -> None:
         await self._make_room()
-        said: Content = [text, *self._attached] if self._attached else text
+        words = [text] if isinstance(text, str) else text
+        said: Content = [*words, *self._attached] if self._attached else text
         self._attached = []
         await self._answer(partial(self.agent.start, said))
 
@@ -262,7 +327,7 @@ class ChatSession:
     async def _reply(self, command: str, words: str) -> RenderableType | None:
         match command:
             case "help":
-                return Text(help_text())
+                return Text(help_text(self.prompts()))
             case "path":
                 return Text(_path(self._last) if self._last else "There was no turn yet.")
             case "image" | "file" if words:
@@ -300,6 +365,7 @@ class ChatSession:
         agent, choice = agent_of(given, self._live)
         before, self.agent, self._choice = self.agent, agent, choice
         self._given, self._last, self._full = given, None, False
+        self._learn_prompts()
         await before.aclose()
 
     async def _with_model(self, name: str) -> Text:
@@ -395,6 +461,6 @@ def chat(given: CliOptions, remote: Remote = False) -> int:
         live.aside, live.keep = meanwhile.aside, meanwhile.keep
     talk = ChatSession(replace(given, source="chat"), live, meanwhile, mentions=person)
     talk.greet()
-    read = typed(talk.agent.home, talk.toolbar) if person else piped_reader(live)
+    read = typed(talk.agent.home, talk.toolbar, talk.prompts) if person else piped_reader(live)
     in_a_loop(talk.go_on(read))
     return 0

@@ -25,6 +25,7 @@ from fsm_agent.providers.config_file import Config, config_of
 from fsm_agent.providers.credentials import is_kept, unkept
 from fsm_agent.providers.profiles import LOCAL_SERVERS, local_models
 from fsm_agent.runtime.clock import SystemClock
+from fsm_agent.serve.doors import built_in_doors
 from fsm_agent.sessions.checkpoints import Checkpoints
 from fsm_agent.sessions.store.schema import health
 from fsm_agent.settings.errors import about_unknown
@@ -92,6 +93,7 @@ def _findings(home: str | None) -> Iterator[Check]:
     yield _sandbox(home, config)
     yield _checkpoints(home, config)
     yield _dispatcher(config)
+    yield from _doors()
     yield from _extensions(home, config)
     yield _terminal()
 
@@ -114,6 +116,16 @@ def _extensions(home: str | None, config: Config) -> Iterator[Check]:
         except Exception as error:  # code of others may raise anything
             why = mask(f"{type(error).__name__}: {error}")
             yield Check(f"extension {name}", why, "ask its maker, or take it out of [settings.extensions]")
+
+
+def _doors() -> Iterator[Check]:
+    """What ``fsm-agent serve`` opens by itself; doors of other packages are among the extensions."""
+    doors = built_in_doors()
+    closed = [f"{name} needs {install}" for name, install in doors.closed.items()]
+    yield Check("doors", "; ".join([", ".join(one.name for one in doors.open) or "none", *closed]))
+    for door in doors.open:
+        for check in door.checks():
+            yield replace(check, what=f"door {door.name}: {check.what}")
 
 
 def _python() -> Check:

@@ -33,7 +33,8 @@ if TYPE_CHECKING:
     from prompt_toolkit.key_binding import KeyBindings
 
 
-CHAT: Mapping[str, tuple[str, str]] = {
+Commands = Mapping[str, tuple[str, str]]
+CHAT: Commands = {
     "help": ("", "this text"),
     "model": ("[NAME]", "the model that answers; with a name, switch to that one"),
     "new": ("", "begin a new session"),
@@ -55,16 +56,19 @@ CHAT: Mapping[str, tuple[str, str]] = {
 """The commands of the chat: their arguments, and what they do."""
 KEYS = """\
 Write a message and press Enter. Alt-Enter, or a backslash at the end of the line, begins a new line.
-@path brings a file along. Tab completes commands, paths, models and sessions.
+@path brings a file along, @server:uri a resource of an MCP server.
+Tab completes commands, paths, models and sessions.
 Ctrl-C interrupts a running turn and keeps its text so far, twice leaves. Ctrl-D leaves.
 What you write while a turn runs is answered after it (or as interrupt.second_message says).
 """
 
 
-def help_text() -> str:
-    """Return what can be done in the chat."""
+def help_text(more: Commands = {}) -> str:  # noqa: B006 - it is only read
+    """Return what can be done in the chat, with ``more`` commands: the prompts of MCP servers."""
     width = max(len(f"{name} {words}") for name, (words, _) in CHAT.items())
-    return KEYS + "\n".join(f"/{f'{name} {words}':<{width}}  {does}" for name, (words, does) in CHAT.items())
+    return KEYS + "\n".join(
+        f"/{f'{name} {words}':<{width}}  {does}".rstrip() for name, (words, does) in {**CHAT, **more}.items()
+    )
 
 
 Waiting = Callable[[], bool]
@@ -313,10 +317,10 @@ def piped_reader(live: ProgressView) -> Reader:
     return read
 
 
-def typed(home: Path, toolbar: Callable[[], str]) -> Reader:
+def typed(home: Path, toolbar: Callable[[], str], more: Callable[[], Commands] = dict) -> Reader:
     """Messages from the terminal. Ctrl-C clears the line, and leaves when the line is empty for the second
-    time. ``toolbar`` makes the line below."""
-    session = _session(home, toolbar)
+    time. ``toolbar`` makes the line below; Tab completes ``more`` commands as well."""
+    session = _session(home, toolbar, more)
 
     async def read(begun: str) -> str | None:
         pressed = 0
@@ -333,7 +337,7 @@ def typed(home: Path, toolbar: Callable[[], str]) -> Reader:
     return read
 
 
-def _session(home: Path, toolbar: Callable[[], str]) -> PromptSession[str]:
+def _session(home: Path, toolbar: Callable[[], str], more: Callable[[], Commands]) -> PromptSession[str]:
     from prompt_toolkit import PromptSession
     from prompt_toolkit.completion import CompleteEvent, Completer, Completion
     from prompt_toolkit.document import Document
@@ -341,7 +345,7 @@ def _session(home: Path, toolbar: Callable[[], str]) -> PromptSession[str]:
 
     class ChatCompleter(Completer):
         def get_completions(self, document: Document, complete_event: CompleteEvent) -> Iterator[Completion]:
-            for one in offers(document.text_before_cursor, home):
+            for one in offers(document.text_before_cursor, home, more()):
                 yield Completion(
                     one.text, -one.typed, display=one.shown or None, display_meta=one.meaning or None
                 )
@@ -421,11 +425,11 @@ class Offer(NamedTuple):
     meaning: str = ""
 
 
-def offers(text: str, home: Path) -> Iterable[Offer]:
-    """Return completions of the end of a message: commands, models, the sessions of ``home``, and files of
-    the working directory."""
-    if found := re.fullmatch(r"/([a-z]*)", text):
-        return _commands(found[1])
+def offers(text: str, home: Path, more: Commands = {}) -> Iterable[Offer]:  # noqa: B006 - it is only read
+    """Return completions of the end of a message: commands and ``more`` of them, models, the sessions of
+    ``home``, and files of the working directory."""
+    if found := re.fullmatch(r"/(\S*)", text):
+        return _commands(found[1], {**CHAT, **more})
     if found := re.fullmatch(r"/(model|sessions|image|file)[ \t]+(\S*)", text):
         return _arguments(found[1], found[2], home)
     mention = _MENTION.search(text)
@@ -440,8 +444,8 @@ def _arguments(command: str, begun: str, home: Path) -> Iterator[Offer]:
     return (Offer(path, len(begun)) for path in files(begun))
 
 
-def _commands(begun: str) -> Iterator[Offer]:
-    for name, (words, does) in CHAT.items():
+def _commands(begun: str, commands: Commands) -> Iterator[Offer]:
+    for name, (words, does) in commands.items():
         if name.startswith(begun):
             yield Offer(f"/{name}", len(begun) + 1, f"/{name} {words}", does)
 

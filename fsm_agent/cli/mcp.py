@@ -62,7 +62,7 @@ def serve(
     target.check()
     try:
         import fsm_agent.serve.server  # noqa: F401 - it needs the extra
-        from fsm_agent.serve.mcp import routes
+        from fsm_agent.serve.mcp import McpDoor
     except ImportError as error:
         raise ConfigError(
             f"serving MCP needs {error.name}, which is not installed", None, install_command("mcp")
@@ -83,10 +83,7 @@ def serve(
         in_a_loop(serve_stdio(SessionService(make_agent, store), tools))
         return 0
     keys, token = keys_of(target, store)
-    run = serve_until_a_signal(
-        target, given, make_agent, store, keys, token, lambda service: {"mcp": routes(service, tools)}
-    )
-    in_a_loop(run)
+    in_a_loop(serve_until_a_signal(target, given, make_agent, store, keys, token, McpDoor(tools)))
     return 0
 
 

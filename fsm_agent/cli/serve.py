@@ -7,7 +7,7 @@ import logging
 import os
 import secrets
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -26,6 +26,7 @@ from fsm_agent.debug.core.loopback import LOOPBACK, bind_port
 from fsm_agent.dispatch.dispatcher import dispatcher_of
 from fsm_agent.errors import ConfigError
 from fsm_agent.sessions.store import Store, store_for
+from fsm_agent.sessions.store.kept_values import KeptValues
 from fsm_agent.settings.model import ENV_PREFIX
 from fsm_agent.support.files import home_of
 from fsm_agent.support.installation import install_command
@@ -34,10 +35,8 @@ from fsm_agent.support.threads import in_a_loop
 from fsm_agent.support.web_guard import own_hosts
 
 if TYPE_CHECKING:
-    from starlette.routing import Route
-
+    from fsm_agent.serve.doors import Door
     from fsm_agent.serve.keys import KeyRing
-    from fsm_agent.serve.service import SessionService
 
 LOCAL = (LOOPBACK, "localhost", "::1")
 INSECURE = "WARNING: keys and conversations pass over the network as plain text (--insecure)"
@@ -175,20 +174,22 @@ async def serve_until_a_signal(
     store: Store,
     keys: KeyRing,
     token: str,
-    only: Callable[[SessionService], Mapping[str, Sequence[Route]]] | None = None,
+    only: Door | None = None,
 ) -> None:
-    """Serve until a signal comes. ``only``: makes the routes of the doors that there are, in the place of
-    all."""
+    """Serve until a signal comes. ``only``: the one door, in the place of all."""
     from fsm_agent.serve.app import app_of
+    from fsm_agent.serve.doors import Doors, doors_of
     from fsm_agent.serve.server import Server
     from fsm_agent.serve.service import SessionService
 
-    dispatcher = dispatcher_of(settings_for(given.home, given.sets).dispatch) if target.workers else None
+    settings = settings_for(given.home, given.sets)
+    doors = doors_of(settings.extensions, KeptValues(store)) if only is None else Doors([only], {})
+    dispatcher = dispatcher_of(settings.dispatch) if target.workers else None
     service = SessionService(make_agent, store, dispatcher=dispatcher, most_turns=target.most_turns)
     bound = bind_port(target.host, target.port)
     port = bound.getsockname()[1]
     hosts = own_hosts(port) if target.local else None
-    app = app_of(service, keys, hosts=hosts, cors=target.cors, only=None if only is None else only(service))
+    app = app_of(service, keys, hosts=hosts, cors=target.cors, doors=doors.open)
 
     def ready() -> None:
         scheme = "https" if target.certificate else "http"
@@ -199,6 +200,9 @@ async def serve_until_a_signal(
         print(f"fsm-agent serve: {url}{behind}", file=sys.stderr, flush=True)
         if token and only is None:
             print(f"fsm-agent serve: its page is {url}/#token={token}", file=sys.stderr, flush=True)
+        print(f"fsm-agent serve: doors {', '.join(one.name for one in doors.open)}", file=sys.stderr)
+        for name, install in doors.closed.items():
+            print(f"fsm-agent serve: the door {name} needs {install}", file=sys.stderr)
 
     def leaving() -> None:
         print(

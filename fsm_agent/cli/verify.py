@@ -120,6 +120,8 @@ def _summary(report: Report) -> Iterator[RenderableType]:
     yield Text(passed + (f"; properties: {', '.join(judged)}" if judged else ""))
     yield from (Text(line) for one in failed for line in one.render())
     yield from (grid for one in reports if (grid := _bounds(one)) is not None)
+    if report.limits and any(one.figures for one in reports):
+        yield Text("  for " + ", ".join(f"{name} {value:,}" for name, value in report.limits.items()))
 
 
 def _reports(report: Report) -> Iterator[Report]:

@@ -14,19 +14,20 @@ MAX_DEPTH = 200
 MAX_BRACKETS = 50_000
 """Opening brackets in a text, also those in strings: a value of more takes long to be made."""
 _CONTAINERS = frozenset((dict, list))
+_DECODER = json.JSONDecoder()
 
 
 class OverlyNestedError(ValueError):
     """A value of more levels, or of more arrays and objects, than anybody means."""
 
 
-def json_of(text: str, decoder: json.JSONDecoder | None = None) -> Any:
+def json_of(text: str, decoder: json.JSONDecoder = _DECODER) -> Any:
     """The value of a JSON text. Raises ``ValueError`` for invalid JSON, and ``OverlyNestedError``."""
     brackets = text.count("[") + text.count("{")
     if brackets > MAX_BRACKETS:
         raise OverlyNestedError(f"it has more than {MAX_BRACKETS:,} brackets")
     try:
-        value = json.loads(text) if decoder is None else decoder.decode(text)
+        value = decoder.decode(text)
     except RecursionError:
         raise OverlyNestedError(f"it is nested in more than {MAX_DEPTH} levels") from None
     return value if brackets <= MAX_DEPTH else parse_json(value)

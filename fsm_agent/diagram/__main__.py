@@ -89,10 +89,6 @@ def _attribute(name: str) -> object:
         raise ConfigError(f"cannot load ({error})", name, "module:attribute") from error
 
 
-if __name__ == "__main__":
-    sys.exit(main())
-
-
 # ----------------------------------------------------------------------------------------------------
 # Keep a directory of generated files fresh: write them, or name those that differ from what the table says
 # now.
@@ -138,3 +134,7 @@ def _differing(directory: Path, fresh: Mapping[str, str]) -> dict[str, bytes]:
 
 def _read(path: Path) -> bytes | None:
     return path.read_bytes() if path.is_file() else None
+
+
+if __name__ == "__main__":
+    sys.exit(main())

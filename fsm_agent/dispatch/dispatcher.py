@@ -16,7 +16,7 @@ from fsm_agent.composition.turn_wiring import TURN
 from fsm_agent.errors import ConfigError, FsmAgentError, SessionBusy
 from fsm_agent.fsm.codec import dumps
 from fsm_agent.sessions.store import Store
-from fsm_agent.sessions.store.queued import first_session, must_be, queue, withdraw
+from fsm_agent.sessions.store.queued import ATTENDED, first_session, must_be, queue, withdraw
 from fsm_agent.settings.model import DispatchSettings
 from fsm_agent.support.installation import install_command
 from fsm_agent.telemetry import current_traceparent
@@ -174,6 +174,11 @@ class InProcess:
             else:
                 await _pause(RETRIES[min(failures, len(RETRIES)) - 1], stop)
 
+    def drop(self) -> None:
+        """Stop the turns that run where they are, in the middle of a move."""
+        for link in self._links.values():
+            link.lost.set()
+
     async def aclose(self) -> None:
         """Nothing is open."""
 
@@ -217,10 +222,12 @@ async def submit(
     session_id: str | None = None,
     *,
     turn_id: str = "",
+    attended: bool = False,
     **more: Any,
 ) -> Order:
     """Queue a message: store it first, then notify the dispatcher. ``session_id``: the session that it
     continues, by default a new one. ``turn_id``: a message submitted again under the same id is queued once.
+    ``attended``: no other process is offered the turn.
     ``more``: other arguments of ``Agent.start``, as JSON values. Raises ``ConfigError`` when the dispatcher
     cannot be reached; the message is queued all the same, and a worker finds it."""
     session = f"s-{uuid.uuid4().hex[:12]}" if session_id is None else first_session(store, session_id)
@@ -228,7 +235,7 @@ async def submit(
     request = {"user_message": user_message, **more}
     if trace := current_traceparent():
         request["trace"] = trace
-    await queue(store, order.turn, order.session, order.digest, request)
+    await queue(store, order.turn, order.session, ATTENDED if attended else order.digest, request)
     await dispatcher.submit(order)
     return order
 

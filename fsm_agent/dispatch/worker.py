@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from fsm_agent.agent import Agent
-from fsm_agent.conversation.result import next_turn_id
 from fsm_agent.dispatch.dispatcher import DIGEST, Dispatcher, HandOver, Order, TurnLink
 from fsm_agent.errors import ConfigError, FsmAgentError, OwnershipLost, SessionBusy, StoreError
 from fsm_agent.options import AgentOptions
@@ -25,6 +24,7 @@ from fsm_agent.sessions.store.queued import (
     claim_queued,
     forget_ended,
     found,
+    last_turn,
     note_problem,
     to_be_run,
     withdraw,
@@ -114,7 +114,7 @@ async def _run(
             release(agent)
             return REFUSED
     else:
-        turn_id = _last_of(store, order.turn)
+        turn_id = last_turn(store, order.turn).id
         claim = await store.claim(turn_id, rank, digest=order.digest)
         info = Turns(store.database).info(turn_id)
         if claim is None and info.exit != "handed_over":
@@ -135,18 +135,6 @@ async def _not_begun(store: Store, order: Order, rank: int | None) -> str:
     if queued is None or queued.begun is not None:
         raise OwnershipLost(f"turn {order.turn} was begun by another worker")
     return WITHDRAWN if queued.withdrawn is not None else LOST
-
-
-def _last_of(store: Store, turn_id: str) -> str:
-    """The turn itself, or the last that has begun of those that it handed the conversation over to. Raises
-    ``ConfigError`` for a turn that is not there."""
-    turns = Turns(store.database)
-    while (info := turns.info(turn_id)).exit == "handed_over":
-        follower = next_turn_id(info.session, turn_id)
-        if not store.database.select("SELECT 1 FROM turns WHERE id = ?", follower):
-            break
-        turn_id = follower
-    return turn_id
 
 
 async def _to_the_end(agent: Agent[Any, Any], turn: Turn[Any], deps: Any, link: TurnLink) -> str:
@@ -202,6 +190,7 @@ class App:
     takes_order: bool
     store: Store
     suspends: bool = False
+    keeps: bool = False
     expect: Callable[[str], object] = str
 
     @classmethod
@@ -212,10 +201,12 @@ class App:
         store: Store,
         *,
         suspends: bool = False,
+        keeps: bool = False,
         expect: Callable[[str], object] = str,
     ) -> App:
         """The app of what ``name`` is. ``suspends``: a question without an answer suspends the turn, whatever
-        the agent's settings say. ``expect`` is called with the id of each turn before it runs. Raises
+        the agent's settings say. ``keeps``: its agents are used as they are, and it closes them itself.
+        ``expect`` is called with the id of each turn before it runs. Raises
         ``ConfigError`` for what is no factory."""
         if isinstance(factory, Agent):
             raise ConfigError("--app is an agent, and each turn needs one of its own", name, SHAPE)
@@ -231,7 +222,7 @@ class App:
             required = []
         if len(required) > 1:
             raise ConfigError("--app wants more than the order", name, SHAPE)
-        app = cls(factory, bool(required), store, suspends, expect)
+        app = cls(factory, bool(required), store, suspends, keeps, expect)
         if not required:  # what is wrong with it is said before anything is served
             app._make_agent(None)
         return app
@@ -241,15 +232,22 @@ class App:
         tools. Raises ``ConfigError``."""
         self.expect(order.turn)
         agent, deps = self._make_agent(order)
+        if self.keeps:
+            return agent, deps
+        own, asks = agent.options, agent.settings.approval
+        source, suspends = _source(own["source"]), self.suspends or asks.unanswered == "suspend"
+        if (agent.store, source, suspends) == (self.store, own["source"], asks.unanswered == "suspend"):
+            agent.session_id = order.session
+            return agent, deps
         there: AgentOptions = {
-            **agent.options,
+            **own,
             "session_id": order.session,
             "store": self.store,
             "home": self.store.home,
-            "source": _source(agent.options["source"]),
+            "source": source,
         }
-        if self.suspends:
-            asks = agent.settings.approval.model_copy(update={"unanswered": "suspend"})
+        if suspends:
+            asks = asks.model_copy(update={"unanswered": "suspend"})
             there["settings"] = agent.settings.model_copy(update={"approval": asks})
         return Agent.of(there), deps
 
@@ -276,7 +274,8 @@ TOLD_EVERY = 60.0
 
 class Worker:
     """Runs turns of one store with one app. ``sweep``: seconds between two sweeps for unannounced turns that
-    were queued at least ``age`` seconds ago. ``tell`` receives lines for the operator."""
+    were queued at least ``age`` seconds ago; ``None`` for no sweeps. ``tell`` receives lines for the
+    operator."""
 
     def __init__(
         self,
@@ -284,7 +283,7 @@ class Worker:
         app: App,
         dispatcher: Dispatcher,
         *,
-        sweep: float,
+        sweep: float | None,
         age: float = 0.0,
         tell: Callable[[str], None] = lambda line: None,
     ) -> None:
@@ -336,6 +335,8 @@ class Worker:
     # Agents that are not needed any more, once what they do in the background has ended
 
     def _release(self, agent: Agent[Any, Any]) -> None:
+        if self._app.keeps:
+            return
         task = asyncio.create_task(self._wait_for_background(agent))
         self._releasing.add(task)
         task.add_done_callback(self._releasing.discard)
@@ -354,7 +355,7 @@ class Worker:
     # Turns that no dispatcher knows
 
     async def _sweep_on(self, stop: asyncio.Event) -> None:
-        while not stop.is_set():
+        while self._sweep is not None and not stop.is_set():
             try:
                 await self._look()
             except FsmAgentError as error:

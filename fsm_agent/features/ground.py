@@ -24,7 +24,6 @@ from fsm_agent.toolsets.agent import AgentTools, Background
 from fsm_agent.toolsets.agent.child import ChildAgent
 
 if TYPE_CHECKING:
-    from fsm_agent.features.built_in import FileCheckpoints
     from fsm_agent.features.children import ChildAgentFactory
     from fsm_agent.features.memory import MemoryRecall
 
@@ -55,7 +54,10 @@ class Ground(Protocol):
     extensions: tuple[Extension, ...]
     agent_tools: AgentTools
     recall: MemoryRecall | None
-    files: FileCheckpoints
+
+    @property
+    def files(self) -> Extension:
+        """The checkpoints of files."""
 
 
 def save(folder: Path, name: str, text: str) -> Saved:

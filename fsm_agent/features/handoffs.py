@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
@@ -17,7 +16,6 @@ from fsm_agent.options import AgentOptions
 from fsm_agent.runtime.events import StatusText
 from fsm_agent.sessions.store import Store
 from fsm_agent.sessions.store.journal.read import TurnInfo, Turns
-from fsm_agent.sessions.store.rows import compaction_chain
 from fsm_agent.settings.model import Settings
 from fsm_agent.tools import Tool, ToolFailure, tool
 from fsm_agent.toolsets.agent.child import LONGEST, MAX_TASK, Delegation, delegating
@@ -341,11 +339,9 @@ class Speaker:
 
 def speaker_of(store: Store, session_id: str) -> Speaker | None:
     """Return who has a conversation, ``None`` before its first turn."""
-    with store.database.reading() as c:
-        line = json.dumps(compaction_chain(c, session_id))
-        query = "session IN (SELECT value FROM json_each(?)) AND undone IS NULL ORDER BY number DESC LIMIT 1"
-        row = c.execute(f"SELECT id FROM turns WHERE {query}", (line,)).fetchone()  # noqa: S608 - ours
-    return None if row is None else speaker_after(Turns(store.database), row[0])
+    turns = Turns(store.database)
+    newest = turns.newest(session_id)
+    return None if newest is None else speaker_after(turns, newest)
 
 
 def speaker_after(turns: Turns, turn_id: str) -> Speaker:

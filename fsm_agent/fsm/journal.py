@@ -359,7 +359,8 @@ class Tracker:
             before, after = self._written[name], codec.encode(value)
             self._held[place], self._written[name] = value if codec.frozen else codec.held(value), after
             if after != before:
-                changed[name] = difference(before, after)
+                nested = isinstance(after, list | dict)
+                changed[name] = difference(before, after) if nested else {"to": after}
         return changed
 
 

@@ -309,7 +309,7 @@ class Runner(Stepping):
         if (state, CRASHED) not in table.by_event:
             raise UndeclaredEvent(
                 f"{table.name}: {state} failed: {type(bug).__name__}: {bug} (the turn waits until that is"
-                f" mended; with a line for {CRASHED!r} it would end)"
+                f" fixed; with a line for {CRASHED!r} it would end)"
             ) from bug
         from fsm_agent.support.redaction import format_traceback  # few turns crash
 

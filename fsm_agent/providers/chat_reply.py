@@ -167,7 +167,10 @@ class CallSlots:
     def calls(self) -> tuple[ToolCall, ...]:
         """The calls in the order of their first deltas, each with an id that is unique among them."""
         calls = read_calls((slot.id, slot.name, "".join(slot.pieces)) for slot in self._slots)
-        return tuple(replace(call, extra=slot.extra) for call, slot in zip(calls, self._slots, strict=True))
+        return tuple(
+            replace(call, extra=slot.extra) if slot.extra is not None else call
+            for call, slot in zip(calls, self._slots, strict=True)
+        )
 
     def _slot(self, index: Any, call_id: str, name: str) -> Slot:
         if isinstance(index, int):
@@ -250,7 +253,8 @@ class ChatReply:
         delta = choice.get("delta") or _number_calls(choice.get("message"))
         if isinstance(delta, dict):
             self._delta(delta)
-        if reason := text_of(choice.get("finish_reason")).lower():
+        if isinstance(reason := choice.get("finish_reason"), str) and reason:
+            reason = reason.lower()
             self._finish = None if reason in _BROKEN else _FINISH.get(reason, "stop")
 
     def _delta(self, delta: Mapping[str, Any]) -> None:

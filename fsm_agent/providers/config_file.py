@@ -29,7 +29,7 @@ import re
 import tomllib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlsplit
@@ -177,12 +177,22 @@ def config_of(home: Path) -> Config:
     environment are masked from then on. Raises ``ConfigError`` that names the file, what is wrong in it, and
     what is allowed."""
     path = home / CONFIG
-    raw = _read(path)
+    return _config_of(path, _read(path), frozenset(os.environ.items()))
+
+
+@lru_cache(maxsize=16)
+def _config_of(path: Path, text: str, environment: frozenset[tuple[str, str]]) -> Config:
+    """``config_of`` of these words in this environment: a server that makes an agent for each turn checks
+    them once."""
+    try:
+        raw = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(f"the config file is no TOML: {error}", str(path), "see https://toml.io") from None
     try:
         config = check_config(path, raw) if raw else Config(path)
     except ConfigError as error:
         raise ConfigError(f"in {path}: {error}") from None
-    keep_secret(_secrets_of(config, os.environ))
+    keep_secret(_secrets_of(config, dict(environment)))
     return config
 
 
@@ -238,21 +248,20 @@ def check_config(path: Path, raw: Mapping[str, Any]) -> Config:
     )
 
 
-def _read(path: Path) -> dict[str, Any]:
+def _read(path: Path) -> str:
+    """The text of the file; none is an empty one."""
     try:
         if path.stat().st_size > MAX_BYTES:
             raise ConfigError("the config file is too large", str(path), f"up to {MAX_BYTES:,} bytes")
-        return tomllib.loads(path.read_text(encoding="utf-8"))
+        return path.read_text(encoding="utf-8")
     except FileNotFoundError:
-        return {}
+        return ""
     except OSError as error:
         raise ConfigError(
             f"the config file cannot be read ({error.strerror})", str(path), "a readable file, or none"
         ) from None
     except UnicodeDecodeError:
         raise ConfigError("the config file cannot be read", str(path), "a text file in UTF-8") from None
-    except tomllib.TOMLDecodeError as error:
-        raise ConfigError(f"the config file is no TOML: {error}", str(path), "see https://toml.io") from None
 
 
 def _table(raw: Mapping[str, Any], name: str) -> Mapping[str, Any]:

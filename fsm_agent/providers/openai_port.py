@@ -393,8 +393,8 @@ class OpenAIPort(SdkPort):
             return {"Api-Key": self._key or NO_KEY, "Authorization": omitted(openai)}
         return {"Authorization": f"Bearer {self._key or NO_KEY}"}
 
-    def _stream_error(self, event: Any) -> Failure | None:
-        error = event.get("error") if isinstance(event, dict) else None
+    def _stream_error(self, event: Mapping[str, Any]) -> Failure | None:
+        error = event["error"]
         return body_failure(error, self._now(), self._secrets, UNSAID) if error else None
 
     def _make(self, sdk: Any) -> Any:

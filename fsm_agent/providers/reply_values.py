@@ -106,7 +106,10 @@ def responses_usage(wire: Any) -> Usage | None:
 
 def _first(*values: Any) -> int:
     """The first count above zero."""
-    return next((int(n) for n in values if _is_count(n) and n > 0), 0)
+    for value in filter(None, values):
+        if _is_count(value):
+            return int(value)
+    return 0
 
 
 def _says(wire: Any, *names: str) -> TypeGuard[Mapping[str, Any]]:

@@ -235,8 +235,8 @@ class SdkPort(ABC):
     def _parse_body(self, body: Any, sink: StreamSink) -> ModelReply | Failure:
         """Read a reply that is one JSON object."""
 
-    def _stream_error(self, event: Any) -> Failure | None:
-        """The error that a provider sends in place of an event, where the growing reply does not look for
+    def _stream_error(self, event: Mapping[str, Any]) -> Failure | None:
+        """The ``error`` that a provider sends in place of an event, where the growing reply does not look for
         one."""
         return None
 
@@ -305,7 +305,8 @@ class SdkPort(ABC):
                 if (count := count + 1) > EVENTS:
                     return too_much(f"it sent more than {EVENTS:,} events")
                 event = json_of(data)
-                if (failure := self._stream_error(event)) is not None:
+                fails = isinstance(event, dict) and "error" in event
+                if fails and (failure := self._stream_error(event)) is not None:
                     return failure
                 growing.feed(event)
             if growing.finished:
@@ -341,9 +342,10 @@ class SdkPort(ABC):
 
     async def ready(self) -> Any:
         """The client of this event loop. Raises ``ImportError`` when the SDK cannot be imported."""
-        sdk, loop = await sdk_module(self.sdk), asyncio.get_running_loop()
-        await sdk_module("aiohttp")
+        loop = asyncio.get_running_loop()
         if self._shared is None or self._loop is not loop:
+            sdk = await sdk_module(self.sdk)
+            await sdk_module("aiohttp")
             self._shared, self._loop = SharedClient.of(self._pool_key(), lambda: self._make(sdk)), loop
         return self._shared.client
 
@@ -447,14 +449,12 @@ class EventLines:
         for line in lines:
             if line.startswith(b"data:"):
                 self._data_size += len(line)
-                self._judge()
+                if self._data_size > self._most:
+                    break
                 self._data.append(line[6:] if line[5:6] == b" " else line[5:])
             elif not line:
                 data, self._data, self._data_size = b"\n".join(self._data), [], 0
                 found += [data.decode()] if data else ()
-        self._judge()
-        return found
-
-    def _judge(self) -> None:
         if self._begun_size + self._data_size > self._most:
             raise BadBody(f"it sent an event of more than {self._most:,} bytes")
+        return found

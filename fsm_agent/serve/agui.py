@@ -50,13 +50,13 @@ from fsm_agent.serve.agui_messages import (
     rows_of,
     unseen,
 )
+from fsm_agent.serve.doors import Door
 from fsm_agent.serve.service import BadRequest, Busy, Caller, NotFound, ServiceError, SessionService
 from fsm_agent.serve.web import Sse, caller_of, event_stream, json_body, route
 from fsm_agent.sessions.store.pending import Pending
 from fsm_agent.support.version import __version__
 
 log = logging.getLogger(__name__)
-PUBLIC = ("/", "/page")
 VENDORED = "vendor/"
 """Files of the debugger's page that this page uses, too."""
 
@@ -79,11 +79,21 @@ class Run:
     snapshot: bool = False
 
 
-class AgUiDoor:
-    """The requests of one service."""
+class AgUiDoor(Door):
+    """AG-UI, and the page that speaks it."""
 
-    def __init__(self, service: SessionService) -> None:
+    name = "agui"
+    public = ("/", "/page")
+
+    def routes(self, service: SessionService) -> Sequence[Route]:
         self._service = service
+        return [
+            route("/agui", self.run, ["POST"], agui_error),
+            route("/agui/about", self.about, ["GET"], agui_error),
+            route("/agui/markdown", self.markdown, ["POST"], agui_error),
+            Route("/", index, methods=["GET"]),
+            Route("/page/{path:path}", asset, methods=["GET"]),
+        ]
 
     async def run(self, request: Request) -> Response:
         """Run the agent, and answer with the events."""
@@ -230,18 +240,6 @@ class AgUiDoor:
         if not isinstance(text, str):
             raise BadRequest("the text is not a string")
         return JSONResponse({"blocks": await run_in_threadpool(tree, text)})
-
-
-def routes(service: SessionService) -> list[Route]:
-    """Return what is answered at which address."""
-    door = AgUiDoor(service)
-    return [
-        route("/agui", door.run, ["POST"], agui_error),
-        route("/agui/about", door.about, ["GET"], agui_error),
-        route("/agui/markdown", door.markdown, ["POST"], agui_error),
-        Route("/", index, methods=["GET"]),
-        Route("/page/{path:path}", asset, methods=["GET"]),
-    ]
 
 
 def capabilities(name: str) -> AgentCapabilities:

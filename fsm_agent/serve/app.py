@@ -1,11 +1,9 @@
-"""The web application: our own addresses under ``/api``, the doors that are installed, and the guard before
-all of them."""
+"""The web application: our own addresses under ``/api``, the doors, and the guard before all of them."""
 
 from __future__ import annotations
 
-import importlib
 import inspect
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -22,6 +20,7 @@ from starlette.routing import Route
 from fsm_agent.conversation.result import TurnResult
 from fsm_agent.dispatch.follow import ServedEvent
 from fsm_agent.errors import TurnSuspended
+from fsm_agent.serve.doors import Door, doors_of, routes_of
 from fsm_agent.serve.guard import Guard, GuardLimits
 from fsm_agent.serve.keys import KeyRing
 from fsm_agent.serve.service import BadRequest, Caller, NotFound, ServiceError, SessionService
@@ -35,11 +34,10 @@ from fsm_agent.serve.web import (
     last_event_id,
     route,
 )
+from fsm_agent.sessions.store.kept_values import KeptValues
 from fsm_agent.support.texts import one_line
 from fsm_agent.support.version import __version__
 
-DOORS = ("openai", "agui", "mcp")
-"""Modules of this package that are served when they, and the libraries they need, are there."""
 PUBLIC = ("/health", "/openapi.json")
 
 
@@ -308,28 +306,21 @@ def app_of(
     hosts: Collection[str] | None = None,
     cors: Collection[str] = (),
     limits: GuardLimits = GuardLimits(),  # noqa: B008 - it is frozen
-    only: Mapping[str, Sequence[Route]] | None = None,
+    doors: Sequence[Door] | None = None,
 ) -> Starlette:
     """The application of one service. ``hosts``: what ``Host`` may say, ``None`` for anything. ``cors``:
-    origins of other sites whose pages may ask. ``only``: routes of doors by name, in the place of all that
+    origins of other sites whose pages may ask. ``doors``: by default those of this package whose libraries
     are installed."""
-    public, routes = (
-        list(PUBLIC),
-        [route(one.path, _handler(service, one), [one.method]) for one in OPERATIONS],
-    )
-    doors: list[str] = []
-    for name, own in (only or {}).items():
-        routes += own
-        doors.append(name)
-    for name in DOORS if only is None else ():
-        if (door := _door(name)) is not None:
-            routes += door.routes(service)
-            public += getattr(door, "PUBLIC", ())
-            doors.append(name)
+    if doors is None:
+        doors = doors_of({}, KeptValues(service.store)).open
+    routes = [route(one.path, _handler(service, one), [one.method]) for one in OPERATIONS]
+    routes += routes_of(doors, service)
+    public = [*PUBLIC, *(path for door in doors for path in door.public)]
+    names = [door.name for door in doors]
     described = openapi()
 
     async def health(request: Request) -> Response:
-        return JSONResponse({"status": "leaving" if service.leaving else "ok", "doors": doors})
+        return JSONResponse({"status": "leaving" if service.leaving else "ok", "doors": names})
 
     async def document(request: Request) -> Response:
         return JSONResponse(described)
@@ -338,9 +329,9 @@ def app_of(
     async def lifespan(app: Starlette) -> AsyncIterator[None]:
         async with AsyncExitStack() as stack:
             await stack.enter_async_context(service)
-            for one in routes:  # an endpoint may have work of its own beside its requests
-                if (running := getattr(one.endpoint, "running", None)) is not None:
-                    await stack.enter_async_context(running())
+            for door in doors:
+                stack.push_async_callback(door.aclose)
+                await stack.enter_async_context(door.running())
             yield
 
     return Starlette(
@@ -349,15 +340,6 @@ def app_of(
         exception_handlers={HTTPException: _not_routed},
         lifespan=lifespan,
     )
-
-
-def _door(name: str) -> Any:
-    """The module of a door; ``None`` when it, or a library that it needs, is not installed."""
-    try:
-        module = importlib.import_module(f"fsm_agent.serve.{name}")
-    except ModuleNotFoundError:
-        return None
-    return module if hasattr(module, "routes") else None
 
 
 def _not_routed(request: Request, error: Exception) -> Response:

@@ -165,8 +165,11 @@ class LiveTurn:
 
     def _wake(self) -> None:
         waiting, self._waiting = self._waiting, []
+        here = asyncio._get_running_loop() if waiting else None
         for loop, arrived in waiting:
-            if not loop.is_closed():
+            if loop is here:  # mostly: waking a loop from outside is a system call
+                arrived.set()
+            elif not loop.is_closed():
                 loop.call_soon_threadsafe(arrived.set)
 
 

@@ -1,5 +1,5 @@
-"""The agent as an MCP server: the tool ``ask``, and tools of the agent that were chosen, over streamable HTTP
-or standard input and output.
+"""The agent as an MCP server: the tool ``ask``, tools of the agent that were chosen, and sessions as
+resources, over streamable HTTP or standard input and output.
 
 Each call is a turn of the service. Its moves are progress; what it waits for is asked of the client
 (elicitation), if the client's key may approve; in the protocol of 2025 it may also be a task, whose id is the
@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import AsyncIterator, Collection, Iterator, Mapping, Sequence
-from contextlib import asynccontextmanager, contextmanager, suppress
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, contextmanager, suppress
 from datetime import UTC, datetime
 from typing import Any
 
@@ -40,8 +40,12 @@ from mcp_types import (
     GetTaskRequestParams,
     ImageContent,
     InputRequiredResult,
+    ListResourcesResult,
+    ListResourceTemplatesResult,
     ListToolsResult,
     PaginatedRequestParams,
+    ReadResourceRequestParams,
+    ReadResourceResult,
     ServerCapabilities,
     ServerTasksCapability,
     Task,
@@ -62,10 +66,12 @@ from fsm_agent.conversation.result import TurnResult
 from fsm_agent.errors import ConfigError, TurnSuspended
 from fsm_agent.runtime.events import ToolComplete, ToolStart, Transition
 from fsm_agent.serve.called_tools import PREFIX, message_of, new_call_id
+from fsm_agent.serve.doors import Door
 from fsm_agent.serve.mcp_replay import RecentMessages
+from fsm_agent.serve.mcp_resources import TEMPLATES, list_sessions, read_session
 from fsm_agent.serve.service import (
     LASTING,
-    SCOPES,
+    LOCAL,
     BadRequest,
     Caller,
     Forbidden,
@@ -78,8 +84,6 @@ from fsm_agent.support.texts import one_line, shorten
 from fsm_agent.support.version import __version__
 
 PATH = "/mcp"
-LOCAL = Caller("local", "the starter of this server", frozenset(SCOPES))
-"""Who talks over standard input and output."""
 ASK = "ask"
 TASKS = "2025-11-25"
 """The version of the protocol that has tasks in its core."""
@@ -137,6 +141,9 @@ class AgentServer(Server[Any]):
             instructions=f"Use {ASK} to give the agent {service.name} a task.",
             on_list_tools=self._list,
             on_call_tool=self._call,
+            on_list_resources=self._list_resources,
+            on_list_resource_templates=self._list_templates,
+            on_read_resource=self._read_resource,
         )
         self.service, self._tools = service, dict(tools or {})
         if ASK in self._tools:
@@ -185,6 +192,23 @@ class AgentServer(Server[Any]):
         if params.name not in self._tools:
             raise MCPError(code=INVALID_PARAMS, message=f"Unknown tool: {one_line(params.name, 80)}")
         return await self.service.start(caller, message_of(params.name, arguments), turn_id=new_call_id())
+
+    # Sessions as resources
+
+    async def _list_resources(
+        self, context: Context, params: PaginatedRequestParams | None
+    ) -> ListResourcesResult:
+        with _refusals():
+            return list_sessions(self.service, _caller(context))
+
+    async def _list_templates(
+        self, context: Context, params: PaginatedRequestParams | None
+    ) -> ListResourceTemplatesResult:
+        return TEMPLATES
+
+    async def _read_resource(self, context: Context, params: ReadResourceRequestParams) -> ReadResourceResult:
+        with _refusals():
+            return read_session(self.service, _caller(context), str(params.uri))
 
     # Following a turn
 
@@ -281,19 +305,19 @@ class AgentServer(Server[Any]):
                     await context.session.send_progress_notification(token, next(moves), message=words)
 
     async def _task(self, context: Context, params: GetTaskRequestParams) -> Json:
-        with _task_errors():
+        with _refusals():
             return _task_json(self._state(_caller(context), params.task_id))
 
     async def _task_result(self, context: Context, params: GetTaskPayloadRequestParams) -> Json:
         caller = _caller(context)
-        with _task_errors():
+        with _refusals():
             self._state(caller, params.task_id)
             result = await self._finish(context, caller, params.task_id, {})
         return {**_dump(result), "_meta": {RELATED: {"taskId": params.task_id}}}
 
     async def _cancel_task(self, context: Context, params: CancelTaskRequestParams) -> Json:
         caller = _caller(context)
-        with _task_errors():
+        with _refusals():
             before = self._state(caller, params.task_id)
             if before.status in ("completed", "failed", "cancelled"):
                 raise MCPError(code=INVALID_PARAMS, message=f"the task has ended: {before.status}")
@@ -346,7 +370,7 @@ def _protocol_errors() -> Iterator[None]:
 
 
 @contextmanager
-def _task_errors() -> Iterator[None]:
+def _refusals() -> Iterator[None]:
     with _protocol_errors():
         try:
             yield
@@ -506,23 +530,27 @@ def _task_json(task: Task) -> Json:
 # Over HTTP
 
 
-class McpDoor:
-    """Streamable HTTP behind the guard of the application, which has looked at host, origin and key."""
+class McpDoor(Door):
+    """Streamable HTTP behind the guard of the application, which has looked at host, origin and key.
+    ``tools``: those that clients may call themselves."""
 
-    def __init__(self, service: SessionService, tools: Mapping[str, ToolSpec] | None = None) -> None:
+    name = "mcp"
+
+    def __init__(self, tools: Mapping[str, ToolSpec] | None = None) -> None:
+        self._tools = tools
+
+    def routes(self, service: SessionService) -> Sequence[Route]:
         self._service = service
         self._manager = StreamableHTTPSessionManager(
-            AgentServer(service, tools),
+            AgentServer(service, self._tools),
             event_store=RecentMessages(),
             retry_interval=RETRY,
             max_request_body_size=MOST_BODY,
         )
+        return [Route(PATH, self, methods=["GET", "POST", "DELETE"])]
 
-    @asynccontextmanager
-    async def running(self) -> AsyncIterator[None]:
-        """Serve as long as this is entered."""
-        async with self._manager.run():
-            yield
+    def running(self) -> AbstractAsyncContextManager[None]:
+        return self._manager.run()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request. A session belongs to the key that began it."""
@@ -542,8 +570,3 @@ class McpDoor:
                 await asyncio.wait({work})
         if not work.cancelled():
             work.result()
-
-
-def routes(service: SessionService, tools: Mapping[str, ToolSpec] | None = None) -> list[Route]:
-    """Return the routes of this door."""
-    return [Route(PATH, McpDoor(service, tools), methods=["GET", "POST", "DELETE"])]

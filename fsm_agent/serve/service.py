@@ -37,8 +37,9 @@ from fsm_agent.sessions.store import Store
 from fsm_agent.sessions.store.fork_edits import edit_position
 from fsm_agent.sessions.store.journal.conversation_journal import ConversationRecording
 from fsm_agent.sessions.store.journal.read import Turns
+from fsm_agent.sessions.store.kept_values import OF_SESSIONS
 from fsm_agent.sessions.store.pending import Pending, PendingItems
-from fsm_agent.sessions.store.queued import first_session, found
+from fsm_agent.sessions.store.queued import ATTENDED, first_session, forget_ended, found
 from fsm_agent.sessions.store.rewind import fork_turn, position_of
 from fsm_agent.sessions.store.rows import compaction_chain
 from fsm_agent.sessions.turn import new_turn_id
@@ -47,7 +48,7 @@ audit = logging.getLogger("fsm_agent.audit")
 SCOPES = ("read", "run", "approve", "admin")
 """What a key may do: read its sessions; run turns, which includes reading; answer approvals; everything, in
 all sessions."""
-OWNERS = "serve.sessions"
+OWNERS = f"serve{OF_SESSIONS}"
 """Under which name the store keeps whose session each is."""
 SWEEP, AGE = 0.5, 1.0
 LOOK = 0.1
@@ -138,13 +139,19 @@ class Caller:
             raise Forbidden(f"this key lacks the scope {scope}")
 
 
+LOCAL = Caller("local", "the user of this machine", frozenset(SCOPES))
+"""Who talks over standard input and output."""
+
+
 class SessionService:
     """The sessions of one store, for callers of any door.
 
     ``make_agent``: a function without parameters, or with one (the order), that returns an ``Agent`` or
     ``(Agent, deps)``; called once a turn. ``dispatcher``: where turns are queued for workers elsewhere; by
     default they run here, while ``serve`` is entered. ``most_turns``: at once in this process;
-    ``most_of_key``: unfinished turns of one key. ``name``: what the agent is called, as protocols call a
+    ``most_of_key``: unfinished turns of one key. ``attended``: a person is at this process. Then the agents
+    that ``make_agent`` returns are used as they are, no other process is offered the turns, and what is left
+    unfinished is resumed only on request. ``name``: what the agent is called, as protocols call a
     model. ``sweep``: seconds between two looks for turns that no process runs, which were queued at least
     ``age`` seconds ago."""
 
@@ -156,16 +163,19 @@ class SessionService:
         dispatcher: Dispatcher | None = None,
         most_turns: int = 256,
         most_of_key: int = 512,
+        attended: bool = False,
         name: str = "agent",
         sweep: float = SWEEP,
         age: float = AGE,
     ) -> None:
         self.store, self.name = store, name
         self._live = LiveTurns(self._count_recorded)
-        self._app = App.of(make_agent, "make_agent", store, suspends=True, expect=self._live.expect)
-        self._here = dispatcher is None
+        self._app = App.of(
+            make_agent, "make_agent", store, suspends=True, keeps=attended, expect=self._live.expect
+        )
+        self._here, self._attended = dispatcher is None, attended
         self._dispatcher: Dispatcher = InProcess() if dispatcher is None else dispatcher
-        self._sweep, self._age = sweep, age
+        self._sweep, self._age = None if attended else sweep, age
         self._most_turns, self._most_of_key = most_turns, most_of_key
         self._turns = Turns(store.database)
         self._items = PendingItems(lambda: store.database, store.now)
@@ -180,6 +190,8 @@ class SessionService:
         """Begin to run turns, those that a dead process left among them."""
         if self._here:
             worker = Worker(self.store, self._app, self._dispatcher, sweep=self._sweep, age=self._age)
+            if self._attended:
+                await forget_ended(self.store)  # nothing else does without sweeps
             self._serving = asyncio.create_task(worker.run(self._most_turns, self._stop))
 
     @property
@@ -193,8 +205,10 @@ class SessionService:
         self._stop.set()
 
     async def aclose(self) -> None:
-        """``leave``, and wait for the turns that run here."""
+        """``leave``, and wait for the turns that run here; attended ones stop where they are."""
         self.leave()
+        if self._attended and isinstance(self._dispatcher, InProcess):
+            self._dispatcher.drop()
         if self._serving is not None:
             await self._serving
         else:
@@ -245,7 +259,10 @@ class SessionService:
             if not waits:
                 await self._refuse_if_busy(session)
         try:
-            order = await submit(self.store, self._dispatcher, content, session, turn_id=turn_id, **options)
+            order = await submit(
+                self.store, self._dispatcher, content, session,
+                turn_id=turn_id, attended=self._attended, **options,
+            )  # fmt: skip
         except ConfigError as error:
             raise BadRequest(str(error)) from None
         finally:
@@ -326,7 +343,8 @@ class SessionService:
         self._find_session_of(caller, turn_id)
         if not isinstance(text, str) or not text.strip():
             raise BadRequest("the text is empty")
-        if (live := self._live.get(turn_id)) is not None and live.how is None:
+        hears = (None, "suspended") if self._attended else (None,)  # an agent that stays reads it later
+        if (live := self._live.get(turn_id)) is not None and live.how in hears:
             live.signals.steer(text)
         elif self._is_run(turn_id):
             await control(self.store, turn_id, "steer", {"text": text})
@@ -356,7 +374,8 @@ class SessionService:
         caller.need("run")
         self._find_session_of(caller, turn_id)
         if self._exists(turn_id) and self._turns.info(turn_id).ended is None:
-            await self._continue(turn_id)
+            if not await self._continue(turn_id):
+                raise Busy("this turn is continued by the process that a person began it in")
             self._audit(caller, "resume", turn=turn_id)
 
     async def fork(self, caller: Caller, turn_id: str, at: int, edit: Mapping[str, Any] | None = None) -> str:
@@ -384,17 +403,22 @@ class SessionService:
         self._audit(caller, "fork", turn=forked, of=turn_id)
         return forked
 
-    async def _continue(self, turn_id: str) -> None:
-        """Have a turn run that has begun; its row in the queue lets any process find it after a crash."""
+    async def _continue(self, turn_id: str) -> bool:
+        """Have a turn run that has begun; its row in the queue lets any process find it after a crash. One
+        that is attended elsewhere is left to that process."""
         session = self._session_of(turn_id)
         assert session is not None
         at = self.store.now()
-        values = (turn_id, session, DIGEST, at, at)
+        values = (turn_id, session, ATTENDED if self._attended else DIGEST, at, at)
         await self.store.written(lambda c: c.execute(_QUEUE_BEGUN, values) and None)
+        queued = found(self.store, turn_id)
+        if not self._attended and queued is not None and queued.digest == ATTENDED:
+            return False
         try:
             await self._dispatcher.submit(Order(session, turn_id, DIGEST))
         except ConfigError as error:
             raise Busy(str(error)) from None
+        return True
 
     def _is_run(self, turn_id: str) -> bool:
         """Whether a process runs the turn."""
@@ -504,15 +528,16 @@ class SessionService:
     async def _events(self, turn_id: str, after: Place, follows: bool = False) -> AsyncIterator[ServedEvent]:
         """The events of one turn: live ones where it runs here, else what the journal gets of it."""
         while True:
-            live = self._live.get(turn_id)
+            live, last = self._live.get(turn_id), ""
             if live is not None and live.how != "left":
                 async for one in self._live_events(live, after):
                     yield one
-                    after = Place.read(one.id)
+                    last = one.id
             else:
                 for one in self._recorded_events(turn_id, after):
                     yield one
-                    after = Place.read(one.id)
+                    last = one.id
+            after = Place.read(last) if last else after
             if self._is_over(turn_id, follows):
                 return
             if self._live.get(turn_id) is live:
@@ -543,7 +568,8 @@ class SessionService:
             fresh, number = kept
             for one in fresh:
                 yield one
-                after = Place.read(one.id)
+            if fresh:
+                after = Place.read(fresh[-1].id)
             if over and not fresh:
                 return
             await live.wait_for_event(number)

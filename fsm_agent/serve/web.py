@@ -1,9 +1,4 @@
-"""What the doors share of HTTP: who asks, a body of JSON within limits, streams of events, errors.
-
-A door is a module with a function ``routes(service)`` that returns Starlette routes. Its handlers read with
-``caller_of`` and ``json_body``, answer streams with ``event_stream``, and raise ``ServiceError``; ``route``
-answers what is raised in the form of the door's protocol. ``PUBLIC`` in a door's module: beginnings of paths
-that need no key, such as the files of a page."""
+"""What the doors share of HTTP: who asks, a body of JSON within limits, streams of events, errors."""
 
 from __future__ import annotations
 

@@ -243,11 +243,8 @@ class ToolRunner:
             return "error", f"{request.name} is a part of the agent and cannot be run as a tool.", ()
         tool = self._tools.get(request.name) or await self._late(request.name)
         if tool is None:
-            return (
-                "error",
-                f"Unknown tool {request.name!r}. Available: {', '.join(self._tools) or 'none'}.",
-                (),
-            )
+            names = ", ".join(spec.name for spec in self.specs) or "none"
+            return "error", f"Unknown tool {request.name!r}. Available: {names}.", ()
         if interrupted.is_set():
             return "not_started", "Not started: the user interrupted.", ()
         signal, context = threading.Event(), contextvars.copy_context()

@@ -247,7 +247,7 @@ LAST_WORD = (
     "All {limit} iterations of this task are used up and no tool can be called any more. Say in text what was"
     " done, what was found, and what is still open."
 )
-REVISE = "This is not the answer that was asked for: {problem}\n\nGive the whole answer again, mended."
+REVISE = "This is not the answer that was asked for: {problem}\n\nGive the whole answer again, corrected."
 PLACEHOLDER = "(no answer yet)"
 
 

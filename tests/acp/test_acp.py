@@ -40,7 +40,9 @@ from fsm_agent.approvals.service import answer
 from fsm_agent.cli.acp import CommandLineHost
 from fsm_agent.cli.options import CliOptions
 from fsm_agent.sessions.store import store_for
+from fsm_agent.sessions.store.journal.read import Turns
 from fsm_agent.sessions.store.pending import PendingItems
+from fsm_agent.sessions.store.queued import to_be_run
 from fsm_agent.testing import ScriptedServer, call, silence, status, text, tools
 from tests.helpers.processes import environment, ran
 from tests.helpers.waiting import PATIENCE, until_so
@@ -99,9 +101,10 @@ async def here(editor: Editor, given: CliOptions) -> AsyncIterator[Any]:
     """The server in this process, behind a socket."""
     ours, theirs = socket.socketpair()
     server = EditorServer(CommandLineHost(given))
+    await server.open()
     to_editor, to_agent = await asyncio.open_connection(sock=ours), await asyncio.open_connection(sock=theirs)
-    serving = asyncio.ensure_future(run_agent(server, to_editor[1], to_editor[0]))  # type: ignore[arg-type]
-    agent = connect_to_agent(editor, to_agent[1], to_agent[0])  # type: ignore[arg-type]
+    serving = asyncio.ensure_future(run_agent(server, to_editor[1], to_editor[0]))
+    agent = connect_to_agent(editor, to_agent[1], to_agent[0])
     try:
         await agent.initialize(protocol_version=1)
         yield agent
@@ -121,7 +124,7 @@ async def process(
     """The command, as an editor starts it."""
     command = (sys.executable, "-m", "fsm_agent.cli", "acp", "--model", "local:m", "--base-url", server.url)
     env = environment(FSM_AGENT_HOME=str(home))
-    async with spawn_agent_process(editor, *command, env=env) as (agent, started):  # type: ignore[arg-type]
+    async with spawn_agent_process(editor, *command, env=env) as (agent, started):
         await agent.initialize(protocol_version=1)
         yield agent, started
 
@@ -309,3 +312,81 @@ def test_what_is_not_the_protocol_is_one_line(tmp_path: Path) -> None:
     assert (done.returncode, done.stdout) == (2, "")
     assert "not the Agent Client Protocol" in done.stderr.splitlines()[-1]
     assert "Traceback" not in done.stderr
+
+
+async def test_the_next_message_answers_a_question_without_choices(tmp_path: Path) -> None:
+    script = [tools(call("clarify", {"question": "Which color?"})), text("blue it is")]
+    async with talk(tmp_path, editor := Editor(), *script) as session:
+        assert (await session.prompt("paint it")).stop_reason == "end_turn"
+        assert "your next message answers it\nWhich color?" in editor.thoughts
+        await session.prompt("blue")
+        assert "blue" in session.server.bodies[-1]["messages"][-1]["content"]
+        assert session.server.completions == 2
+    assert editor.text == "blue it is"
+    [_] = editor.of("tool_call")
+    assert [one.status for one in editor.of("tool_call_update")] == ["completed"]
+
+
+async def test_an_approval_may_come_through_another_door(tmp_path: Path) -> None:
+    class Slow(Editor):
+        async def request_permission(self, *given: Any, **more: Any) -> RequestPermissionResponse:
+            store = store_for(tmp_path / "home")
+            [item] = PendingItems(lambda: store.database).open()
+            await asyncio.to_thread(answer, PendingItems(lambda: store.database), item.id, "once")
+            return await super().request_permission(*given, **more)
+
+    script = [tools(call("terminal", {"command": "touch there"})), text("Done.")]
+    async with talk(tmp_path, editor := Slow(["deny"]), *script) as session:
+        await session.prompt("go")
+    assert (tmp_path / "there").exists()
+    assert editor.text == "Done."
+
+
+async def test_a_message_steers_the_turn_where_the_settings_say_so(tmp_path: Path) -> None:
+    class Talkative(Editor):
+        async def request_permission(self, *given: Any, **more: Any) -> RequestPermissionResponse:
+            self.second = asyncio.ensure_future(session.prompt("and be quick"))
+            await session.agent.initialize(protocol_version=1)  # the prompt before it has arrived, too
+            return await super().request_permission(*given, **more)
+
+    script = [tools(call("terminal", {"command": "echo hi"})), text("Quick.")]
+    steers = ("interrupt.second_message=steer",)
+    async with talk(tmp_path, editor := Talkative(["once"]), *script, sets=steers) as session:
+        assert (await session.prompt("go")).stop_reason == "end_turn"
+        assert (await editor.second).stop_reason == "end_turn"
+        assert session.server.completions == 2
+        assert "and be quick" in str(session.server.bodies[-1])
+    assert editor.text == "Quick."
+
+
+async def test_the_calls_of_a_delegated_task_are_asked_and_shown(tmp_path: Path) -> None:
+    script = [
+        tools(call("delegate_task", {"goal": "write it"})),
+        tools(call("write_file", {"path": "b.txt", "content": "two\n"})),
+        text("written"),
+        text("Done."),
+    ]
+    asks = ("delegation.approvals=ask",)
+    async with talk(tmp_path, editor := Editor(["once"]), *script, sets=asks) as session:
+        await session.prompt("go")
+    [(asked, _)] = editor.asked
+    assert asked.raw_input == {"path": "b.txt", "content": "two\n"}
+    assert asked.content[1].new_text == "two\n"
+    assert (tmp_path / "b.txt").read_text() == "two\n"
+    assert editor.text.endswith("Done.")
+
+
+async def test_a_turn_is_left_where_it_is_when_the_editor_leaves(tmp_path: Path) -> None:
+    with ScriptedServer([silence("Half")]) as server:
+        async with asyncio.timeout(PATIENCE):
+            async with here(editor := Editor(), options(server, tmp_path / "home")) as agent:
+                session = (await agent.new_session(cwd=str(tmp_path), mcp_servers=[])).session_id
+                asking = asyncio.ensure_future(
+                    agent.prompt(session_id=session, prompt=[text_block("continue")])
+                )
+                await until_so(lambda: "Half" in editor.text)
+        with pytest.raises(ConnectionError):
+            await asking
+    store = store_for(tmp_path / "home")
+    assert [row.ended for row in Turns(store.database).recent(5)] == [None]
+    assert to_be_run(store, store.now() + 1) == []  # and no worker takes it

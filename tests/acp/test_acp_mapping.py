@@ -71,7 +71,7 @@ def test_a_file_outside_is_not_read_for_a_diff(tmp_path: Path) -> None:
     (tmp_path / "secret").write_text("secret")
     for path in ("../secret", str(tmp_path / "secret")):
         [change] = changes_of("write_file", {"path": path, "content": "x"}, tmp_path / "work", begins=True)
-        assert change.old_text is None  # type: ignore[union-attr]
+        assert change.old_text is None
 
 
 def test_a_plan_is_the_list_without_what_was_cancelled() -> None:

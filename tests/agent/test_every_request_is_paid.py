@@ -103,11 +103,11 @@ def test_a_turn_stopped_before_its_request_continues_with_the_next(on: OnServer)
     """Whether the request left is unknown. So it counts, and the answer still arrives."""
     with ScriptedServer([text("ok")]) as server:
         turn = on(server).start("go")
-        while asyncio.run(turn.step()).dest != "CallLLM":  # type: ignore[union-attr]
+        while asyncio.run(turn.step()).dest != "CallLLM":
             pass
         turn = on(server).resume(turn.id)
         assert turn.run().final_response == "ok"
-        assert server.completions == 1 <= turn.result.attempts == 2  # type: ignore[union-attr]
+        assert server.completions == 1 <= turn.result.attempts == 2
 
 
 @pytest.mark.parametrize(("replies", "sent"), [([text("a summary")], 1), ([status(500)] * 3, 3)])

@@ -148,7 +148,7 @@ class Broken(Extension):
 
     def __init__(self, how: str, *points: Point, ends: bool = False) -> None:
         self.how, self.points = how, points
-        self.when_it_fails = "end" if ends else "continue"  # type: ignore[misc]
+        self.when_it_fails = "end" if ends else "continue"
 
     def asks(self) -> Mapping[Point, list[Request]]:
         return {point: [Stamp(point)] for point in self.points}
@@ -205,7 +205,7 @@ async def test_one_whose_failure_ends_the_turn_ends_it_by_the_row_for_bugs(
         extensions=[Broken(how, point, ends=True)], settings={"hook_timeout": 0.05},
     )  # fmt: skip
     turn = one.start("go")
-    look_at, shapes = Look(TURN, turn.gate.turn), ShapeWatch(turn.gate.turn)  # type: ignore[arg-type]
+    look_at, shapes = Look(TURN, turn.gate.turn), ShapeWatch(turn.gate.turn)
     async for step in turn:
         look_at.moved(step.event, TURN.row(step.row))
         shapes.moved(step.row)
@@ -228,7 +228,7 @@ def test_a_failure_at_the_very_end_costs_no_other_step_of_it(agent: MakeAgent) -
                 async def closing(self) -> None:
                     ended.append("closed")
 
-            return Last({Stamp: None})  # type: ignore[dict-item]
+            return Last({Stamp: None})
 
     one = agent(text("done"), extensions=[Ends("raises", "Finalize", ends=True)])
     result = one.run_conversation("go")
@@ -297,7 +297,7 @@ def asking(asked: Any, name: str = "asking") -> Extension:
         ([asking([Stamp("")])], "asks of extension asking failed: AttributeError: "),
         ([asking({"Finalize": [NoDoubt()]})], "extension asking: NoDoubt is unsafe, and its reply after a crash"),
         ([asking({"Finalize": [NotStored(print)]})], "extension asking: request NotStored cannot be stored; given: "),
-        ([asking({"Finalize": [Stamp(3)]})], "extension asking: request Stamp.at cannot be stored; given: int 3; allowed: str"),  # type: ignore[arg-type]
+        ([asking({"Finalize": [Stamp(3)]})], "extension asking: request Stamp.at cannot be stored; given: int 3; allowed: str"),
         ([asking({"Finalize": [Stamp("a"), Stamp("a")]})], "extension asking asks twice at Finalize; given: Stamp("),
         ([asking({"Finalize": [Stamp("a")]}, "memory")], None),
         ([asking({"Finalize": [Stamp("a")]}), asking({"Finalize": [Stamp("b")]}, "other")], None),

@@ -172,6 +172,14 @@ agent(output_type=Person)
         'agent(instructions="Be brief.")',
         "unknown argument of Agent; given: instructions; allowed: system_prompt=",
     ),
+    "an argument of a type checker": (
+        "agent(deps_type=int)",
+        "unknown argument of Agent; given: deps_type; allowed: Agent[Deps](…), for type checkers",
+    ),
+    "a setting by its dotted name": (
+        'agent(settings={"limits.turn.usd": -1})',
+        "setting limits.turn.usd is out of range; given: -1; …",
+    ),
     "a setting as an argument": (
         "agent(max_iterations=3)",
         'unknown argument of Agent; given: max_iterations; allowed: settings={"max_iterations": …}',
@@ -425,7 +433,7 @@ flow(states={"Pack": pack})
         'flow(states={"Pack": lambda turn: "packed"}).start(Parcel()).run()',
         "parcel: Pack failed: TypeError: Pack is no generator function; given: str 'packed'; "
         "allowed: a function with a yield; `yield from ()` when it asks for nothing (the turn waits "
-        "until that is mended; with a line for 'crashed' it would end)",
+        "until that is fixed; with a line for 'crashed' it would end)",
     ),
     "a forgotten dataclass": (
         """
@@ -493,7 +501,7 @@ def ask(turn):
 flow(states={"Pack": ask}, perform=lambda request: 1).start(Parcel()).run()
 """,
         "parcel: Pack failed: ConfigError: what performs Weigh is not async; given: int 1; allowed: "
-        "async def <lambda>(request) (the turn waits until that is mended; with a line for 'crashed' "
+        "async def <lambda>(request) (the turn waits until that is fixed; with a line for 'crashed' "
         "it would end)",
     ),
     "words in the place of a turn": (

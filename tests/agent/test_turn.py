@@ -90,12 +90,12 @@ def test_step_into_shows_each_request_and_reply() -> None:
 def test_run_until_each_kind_of_stop() -> None:
     async def scenario() -> None:
         turn = agent(blank(), blank(), tools(call("echo", {})), text("done")).start("go")
-        assert (await turn.run_until(state="EmptyRecovery")).event == "blank"  # type: ignore[union-attr]
+        assert (await turn.run_until(state="EmptyRecovery")).event == "blank"
         assert turn.state == "EmptyRecovery"
-        assert (await turn.run_until(row="EmptyRecovery.nothing/1")).dest == "BuildMessages"  # type: ignore[union-attr]
-        assert (await turn.run_until(when="empties >= 2 and not opened > 0")).row == "EmptyRecovery.nothing/1"  # type: ignore[union-attr]
-        assert (await turn.run_until(event="tools")).source == "CallLLM"  # type: ignore[union-attr]
-        assert (await turn.run_until(state="CallLLM", when="iterations >= 4")).seq > 10  # type: ignore[union-attr]
+        assert (await turn.run_until(row="EmptyRecovery.nothing/1")).dest == "BuildMessages"
+        assert (await turn.run_until(when="empties >= 2 and not opened > 0")).row == "EmptyRecovery.nothing/1"
+        assert (await turn.run_until(event="tools")).source == "CallLLM"
+        assert (await turn.run_until(state="CallLLM", when="iterations >= 4")).seq > 10
         assert await turn.run_until(state="Compress") is None
         assert turn.result is not None
 
@@ -246,11 +246,11 @@ def frames(innermost: Any) -> list[str]:
     """Our own functions that a coroutine or a generator is in, the outermost first."""
     found = []
     while isinstance(innermost, CoroutineType | GeneratorType):
-        waits = isinstance(innermost, CoroutineType)
-        code = innermost.cr_code if waits else innermost.gi_code
+        kind = "cr" if isinstance(innermost, CoroutineType) else "gi"
+        code = getattr(innermost, f"{kind}_code")
         if code.co_filename.startswith(FOLDERS):
             found.append(code.co_qualname)
-        innermost = innermost.cr_await if waits else innermost.gi_yieldfrom
+        innermost = getattr(innermost, "cr_await" if kind == "cr" else "gi_yieldfrom")
     return found
 
 

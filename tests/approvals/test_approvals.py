@@ -463,10 +463,10 @@ def test_an_answer_that_cannot_be_stored_holds_for_this_agent_alone(tmp_path: Pa
         grants=Forgetful(lambda: store_for(tmp_path).database), workdir="/",
     )  # fmt: skip
 
-    async def twice() -> list[bool]:
+    async def twice() -> list[Any]:
         request = AskApproval("c1", "drop", {})
-        return [(await approvals.ask(request, asyncio.Event(), "s-1")).granted for _ in range(2)]
+        return [await approvals.ask(request, asyncio.Event(), "s-1") for _ in range(2)]
 
-    assert asyncio.run(twice()) == [True, True]
+    assert [answer.granted for answer in asyncio.run(twice())] == [True, True]
     strict = approvals.for_imported()
     assert not asyncio.run(_asked(strict)).granted, "a turn that came in a file is asked about all the same"

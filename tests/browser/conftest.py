@@ -31,6 +31,7 @@ LARGER = """new MutationObserver((_, watch) => {
     watch.disconnect();
 }).observe(document, { childList: true });"""
 PHASES = ("paused", "running", "waiting", "ended", "idle")
+EVERY_PHASE = ", ".join(f".chip.engine.{phase}" for phase in PHASES)
 
 
 class Browser:
@@ -75,7 +76,7 @@ class Browser:
         *,
         text: int = 16,
         still: bool = False,
-        ready: str = ", ".join(f".chip.engine.{phase}" for phase in PHASES),
+        ready: str = EVERY_PHASE,
     ) -> Any:
         """A page with a map. ``text``: pixels of the reader's usual text; ``still``: a reader who wants nothing
         to move; ``ready``: what the page has when it is there."""

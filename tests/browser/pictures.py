@@ -93,9 +93,9 @@ def own_table(browser: Any) -> None:
     server = DebugServer(workshop, first=debugger.id)
     server.start()
     page = opened(browser, server.url)
-    for _ in range(2):
+    for number in (1, 2):
         page.keyboard.press("n")
-        page.wait_for_timeout(300)
+        page.locator(".chip.engine", has_text=re.compile(rf"paused.* after {number} move")).wait_for()
     debugger.order("hold", {"kinds": ["request"]})
     page.keyboard.press("c")
     page.get_by_role("alertdialog").wait_for()

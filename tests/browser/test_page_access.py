@@ -128,7 +128,7 @@ def test_no_line_of_the_map_crosses_a_label(browser: Browser, home: Path) -> Non
     assert page.evaluate(CROSSED) == []
     page.goto(f"{server.address}?turn={long_turn(home, 60)}#token={server.token}")
     page.locator("#arrow-BuildMessages-CallLLM .label", has_text="send ×61 +1").wait_for()
-    page.locator("#arrow-CallLLM-Finalize .label", has_text="text respon… ×1").wait_for()
+    page.locator("#arrow-CallLLM-Finalize .label", has_text="text response ×1").wait_for()
     assert page.evaluate(CROSSED) == []
 
 

@@ -154,7 +154,7 @@ def test_a_server_that_ends_is_waited_for(browser: Browser, tmp_path: Path, home
         assert second.token != token
         page.get_by_role("button", name="Allow once").click()
         page.get_by_text("the key is wrong").wait_for()
-        again = opened(browser, second, re.search("thread=([^&]+)", page.url)[1])  # type: ignore[index]
+        again = opened(browser, second, re.search("thread=([^&]+)", page.url)[1])
         again.get_by_role("button", name="Allow once").click()
         again.get_by_text("The mail: sent to ann@example.org").wait_for()
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ import typer.main
 
 from fsm_agent.cli.app import app
 from tests.helpers.command_line import Cli
+from tests.helpers.sample import sampled
 
 MISSING, DATABASE = "no such session; given: s-0", "postgresql://127.0.0.1:9/x"
 OFFLINE = ("--model", "offline:demo")
@@ -137,8 +139,9 @@ def test_in_an_empty_home_a_command_says_that_there_is_nothing(name: str, cli: C
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("damage", ["unreachable", "damaged"])
-@pytest.mark.parametrize("name", COMMANDS)
+@pytest.mark.parametrize(
+    ("name", "damage"), sampled(product(COMMANDS, ("unreachable", "damaged")), "commands without a store")
+)
 def test_where_sessions_cannot_be_read_no_command_claims_success(
     name: str, damage: str, cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -455,7 +455,7 @@ def test_chat_continues_and_undoes(home: Path) -> None:
         assert "this number of turns cannot be undone; given: 7; allowed: 1 to 1" in out
         assert "this number of turns cannot be undone; given: x; allowed: a number" in out
         assert out.count("The session is called “my talk”.") == 2
-        session = json.loads(json.dumps(re.search(r"fsm-agent chat --session (\S+)", out).group(1)))  # type: ignore[union-attr]
+        session = json.loads(json.dumps(re.search(r"fsm-agent chat --session (\S+)", out).group(1)))
         assert [row["content"] for row in server.bodies[2]["messages"]][1:] == ["first", "one", "third"]
     resumed = chat(home, "", "--model", "offline:demo", "--session", "my talk")
     assert f"my talk  {session}" in resumed

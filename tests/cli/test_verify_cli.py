@@ -181,12 +181,13 @@ def test_the_verdict_and_the_bounds_come_first_and_the_proof_is_asked_for(cli: C
         "asked spent    3        exact",
         "visits of Ask  4        exact",
         "moves          6        exact",
+        "  for tries 5, asked 3",
         "",
         "The proof: --long",
     ]
     long = cli.ok(*words, "--long").splitlines()
-    assert long[:8] == out.splitlines()[:8]
-    assert long[9].startswith("Table stages (")
+    assert long[:9] == out.splitlines()[:9]
+    assert long[10].startswith("Table stages (")
     assert (
         "Ranking (the proof that every turn ends; a primed state has its flag set), caps taken away" in long
     )

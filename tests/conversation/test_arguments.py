@@ -38,55 +38,38 @@ def test_an_object_inside_a_string_is_unwrapped() -> None:
     assert (parsed.kind, parsed.value, parsed.repaired) == ("ok", {"a": [1, "}"]}, True)
 
 
+SLIPS = (
+    ('{"a": [1,2}', {"a": [1, 2]}), ('{"a": [{"b": 1], "c": 2}', {"a": [{"b": 1}], "c": 2}),
+    ('{"a": {"b": [1, {"c": [2}]}}', {"a": {"b": [1, {"c": [2]}]}}),
+    ('{"a": "]}", "b": [1}', {"a": "]}", "b": [1]}), ('{"a": 1,}', {"a": 1}),
+    ('{"a": [1, 2, ], }', {"a": [1, 2]}),
+    ("{'a': 'b', 'c': True, 'd': None, 'e': False}", {"a": "b", "c": True, "d": None, "e": False}),
+    ("{'a': 'say \"hi\"'}", {"a": 'say "hi"'}), ('{"a": "it\\\'s"}', {"a": "it's"}),
+    ('{"a": "two\nlines\tand tab"}', {"a": "two\nlines\tand tab"}), ('```json\n{"a": 1}\n```', {"a": 1}),
+    ('```\n{"a": 1,}\n```', {"a": 1}), ('{"a": {"b": 1}}}', {"a": {"b": 1}}),
+    ('{"a": "\\u00e9\\ud83d\\ude00",}', {"a": "é😀"}), ('{"a": -1.5e3,}', {"a": -1500.0}),
+)  # fmt: skip
+
+
 @pytest.mark.behaviour("EXEC-11")
-@pytest.mark.parametrize(
-    ("text", "value"),
-    [
-        ('{"a": [1,2}', {"a": [1, 2]}),
-        ('{"a": [{"b": 1], "c": 2}', {"a": [{"b": 1}], "c": 2}),
-        ('{"a": {"b": [1, {"c": [2}]}}', {"a": {"b": [1, {"c": [2]}]}}),
-        ('{"a": "]}", "b": [1}', {"a": "]}", "b": [1]}),
-        ('{"a": 1,}', {"a": 1}),
-        ('{"a": [1, 2, ], }', {"a": [1, 2]}),
-        ("{'a': 'b', 'c': True, 'd': None, 'e': False}", {"a": "b", "c": True, "d": None, "e": False}),
-        ("{'a': 'say \"hi\"'}", {"a": 'say "hi"'}),
-        ('{"a": "it\\\'s"}', {"a": "it's"}),
-        ('{"a": "two\nlines\tand tab"}', {"a": "two\nlines\tand tab"}),
-        ('```json\n{"a": 1}\n```', {"a": 1}),
-        ('```\n{"a": 1,}\n```', {"a": 1}),
-        ('{"a": {"b": 1}}}', {"a": {"b": 1}}),
-        ('{"a": "\\u00e9\\ud83d\\ude00",}', {"a": "é😀"}),
-        ('{"a": -1.5e3,}', {"a": -1500.0}),
-    ],
-)
-def test_common_slips_are_repaired(text: str, value: dict[str, Any]) -> None:
-    parsed = parse(text)
-    assert (parsed.kind, parsed.value, parsed.repaired) == ("ok", value, True), parsed
+def test_common_slips_are_repaired() -> None:
+    for text, value in SLIPS:
+        parsed = parse(text)
+        assert (parsed.kind, parsed.value, parsed.repaired) == ("ok", value, True), parsed
+
+
+HALVES = (
+    '{"a": 1', '{"a": "b', '{"a": "b}', '{"code": "if (x) { y(); }', "{'a': 'b}", '{"a": [1, 2]',
+    '{"a": {"b": 1}', '{"a', "{", '{"a": "x\\', '{"a": "\\u00}', "NOTJSON", '```json\n{"a": 1',
+)  # fmt: skip
 
 
 @pytest.mark.behaviour("RESP-09")
-@pytest.mark.parametrize(
-    "text",
-    [
-        '{"a": 1',
-        '{"a": "b',
-        '{"a": "b}',
-        '{"code": "if (x) { y(); }',
-        "{'a': 'b}",
-        '{"a": [1, 2]',
-        '{"a": {"b": 1}',
-        '{"a',
-        "{",
-        '{"a": "x\\',
-        '{"a": "\\u00}',
-        "NOTJSON",
-        '```json\n{"a": 1',
-    ],
-)
-def test_what_may_be_half_is_cut(text: str) -> None:
-    parsed = parse(text)
-    assert parsed.kind == "cut"
-    assert parsed.error
+def test_what_may_be_half_is_cut() -> None:
+    for text in HALVES:
+        parsed = parse(text)
+        assert parsed.kind == "cut", text
+        assert parsed.error, text
 
 
 def test_a_call_that_lacks_only_closers_keeps_its_value_for_who_knows_better() -> None:
@@ -94,33 +77,19 @@ def test_a_call_that_lacks_only_closers_keeps_its_value_for_who_knows_better() -
     assert parse('{"a": {"b": "x}').value is None
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "{nope}",
-        '{"a": nope}',
-        "{a: 1}",
-        '{"a" 1}',
-        '{"a": 1 "b": 2}',
-        '{"a": 1}{"b": 2}',
-        '{"a": NaN}',
-        '{"a": 1e999}',
-        '{"a": 01}',
-        '{"a": +1}',
-        '{"a": "\\d"}',
-        '[1,,2] {"a": 1}',
-        '{"a": "x, "b": 2}',
-        "{'a': 'it's'}",
-        'Sure! {"a": 1}',
-        '{"a": ' + "9" * 5000 + "}",
-        "{" + '"a":{' * 50_000 + "}" * 50_001,
-        "[" * 50_000 + "]" * 50_000,
-    ],
-)
-def test_damage_is_bad_and_says_where(text: str) -> None:
-    parsed = parse(text)
-    assert (parsed.kind, parsed.value) == ("bad", None)
-    assert 0 < len(parsed.error) < 150
+DAMAGE = (
+    "{nope}", '{"a": nope}', "{a: 1}", '{"a" 1}', '{"a": 1 "b": 2}', '{"a": 1}{"b": 2}', '{"a": NaN}',
+    '{"a": 1e999}', '{"a": 01}', '{"a": +1}', '{"a": "\\d"}', '[1,,2] {"a": 1}', '{"a": "x, "b": 2}',
+    "{'a': 'it's'}", 'Sure! {"a": 1}', '{"a": ' + "9" * 5000 + "}", "{" + '"a":{' * 50_000 + "}" * 50_001,
+    "[" * 50_000 + "]" * 50_000,
+)  # fmt: skip
+
+
+def test_damage_is_bad_and_says_where() -> None:
+    for text in DAMAGE:
+        parsed = parse(text)
+        assert (parsed.kind, parsed.value) == ("bad", None), text
+        assert 0 < len(parsed.error) < 150, text
 
 
 def test_the_error_names_the_place() -> None:
@@ -171,9 +140,8 @@ STRINGS = {"type": "array", "items": STRING}
 
 
 @pytest.mark.behaviour("EXEC-15")
-@pytest.mark.parametrize(
-    ("given", "wanted", "result"),
-    [
+def test_coercion() -> None:
+    for text, wanted, result in [
         ("42", INTEGER, 42),
         (" -7 ", INTEGER, -7),
         ("3.0", INTEGER, 3),
@@ -222,14 +190,12 @@ STRINGS = {"type": "array", "items": STRING}
         ("2", {"type": "integer", "enum": [1, 2]}, 2),
         ("2", {"$ref": "#/nowhere"}, "2"),
         ("2", {"type": "no such type"}, "2"),
-    ],
-)
-def test_coercion(given: Any, wanted: dict[str, Any], result: Any) -> None:
-    before = json.dumps(given)
-    value = coerce({"v": given}, schema(v=wanted))["v"]
-    assert value == result
-    assert type(value) is type(result)
-    assert json.dumps(given) == before
+    ]:
+        before = json.dumps(text)
+        value = coerce({"v": text}, schema(v=wanted))["v"]
+        assert value == result, (text, wanted)
+        assert type(value) is type(result), (text, wanted)
+        assert json.dumps(text) == before, (text, wanted)
 
 
 def test_coercion_follows_references_into_trees_and_a_schema_that_runs_in_circles_ends() -> None:
@@ -255,64 +221,38 @@ def test_coercion_never_raises(arguments: dict[str, Any], wanted: dict[str, Any]
     assert isinstance(coerce(arguments, schema(**wanted)), dict)
 
 
-@pytest.mark.parametrize(
-    ("a", "b", "conflict"),
-    [
-        ("a.txt", "a.txt", True),
-        ("a.txt", "./x/../a.txt", True),
-        ("a.txt", "/srv/a.txt", True),
-        ("a", "a/b/c", True),
-        ("a/b", "a", True),
-        ("a", "ab", False),
-        ("a/b", "a/c", False),
-        ("", "x", True),
-        (".", "x/y", True),
-        ("..", "x", True),
-        ("../other", "x", False),
-        ("/", "x", True),
-        ("//srv/a", "a", True),
-    ],
-)
-def test_paths_conflict(a: str, b: str, conflict: bool) -> None:
-    assert paths_conflict(a, b, "/srv") is conflict
-    assert paths_conflict(b, a, "/srv") is conflict
+PATHS = (
+    ("a.txt", "a.txt", True), ("a.txt", "./x/../a.txt", True), ("a.txt", "/srv/a.txt", True),
+    ("a", "a/b/c", True), ("a/b", "a", True), ("a", "ab", False), ("a/b", "a/c", False), ("", "x", True),
+    (".", "x/y", True), ("..", "x", True), ("../other", "x", False), ("/", "x", True),
+    ("//srv/a", "a", True),
+)  # fmt: skip
+
+
+def test_paths_conflict() -> None:
+    for a, b, conflict in PATHS:
+        assert paths_conflict(a, b, "/srv") is conflict, (a, b)
+        assert paths_conflict(b, a, "/srv") is conflict, (a, b)
 
 
 KNOWN = ("todo", "read_file", "list_directory", "web_search", "getWeather", "mcp-fetch")
 
 
+MEANT = (
+    ("todo", "todo"), ("Todo_tool", "todo"), ("TodoTool", "todo"), ("todo_tool_tool", "todo"),
+    ("READ_FILE", "read_file"), ("read-file", "read_file"), ("read file", "read_file"),
+    ("readFile", "read_file"), ("ReadFileTool", "read_file"), ('read_file"}', "read_file"),
+    ("read_file<|channel|>", "read_file"), ('"read_file"', "read_file"), ("<read_file>", "read_file"),
+    ("read_fiel", "read_file"), ("list_dir", "list_directory"), ("get_weather", "getWeather"),
+    ("mcp_fetch", "mcp-fetch"), ("nope", None), ("", None), ("   ", None), ('"', None), ("<>", None),
+    ("tool", "todo"), ("x" * 10_000, None),
+)  # fmt: skip
+
+
 @pytest.mark.behaviour("EXEC-01")
-@pytest.mark.parametrize(
-    ("name", "meant"),
-    [
-        ("todo", "todo"),
-        ("Todo_tool", "todo"),
-        ("TodoTool", "todo"),
-        ("todo_tool_tool", "todo"),
-        ("READ_FILE", "read_file"),
-        ("read-file", "read_file"),
-        ("read file", "read_file"),
-        ("readFile", "read_file"),
-        ("ReadFileTool", "read_file"),
-        ('read_file"}', "read_file"),
-        ("read_file<|channel|>", "read_file"),
-        ('"read_file"', "read_file"),
-        ("<read_file>", "read_file"),
-        ("read_fiel", "read_file"),
-        ("list_dir", "list_directory"),
-        ("get_weather", "getWeather"),
-        ("mcp_fetch", "mcp-fetch"),
-        ("nope", None),
-        ("", None),
-        ("   ", None),
-        ('"', None),
-        ("<>", None),
-        ("tool", "todo"),
-        ("x" * 10_000, None),
-    ],
-)
-def test_repair(name: str, meant: str | None) -> None:
-    assert repair_name(name, KNOWN) == meant
+def test_repair() -> None:
+    for name, meant in MEANT:
+        assert repair_name(name, KNOWN) == meant, name
 
 
 def test_an_exact_name_wins_over_its_spellings_and_two_equally_good_answers_are_none() -> None:

@@ -136,7 +136,7 @@ def test_what_matters_is_dropped_last() -> None:
         queue.put(Event(name, StatusText(name), 0.0, "t"))
     queue.close()
     first, *rest = iter(queue.wait, None)
-    assert (first.name, first.values) == (DROPPED, (3,))  # type: ignore[union-attr]
+    assert (first.name, first.values) == (DROPPED, (3,))
     assert not CHATTY & {event.name for event in rest if event}
 
 

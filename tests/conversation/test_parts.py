@@ -265,7 +265,7 @@ def test_the_guide_says_what_each_wire_takes() -> None:
     page = (Path(__file__).parents[2] / "docs" / "agent.md").read_text(encoding="utf-8")
     words = {"data": "data", "url": "address", "id": "upload id"}
     for name, kind in (("image", "image"), ("audio", "audio"), ("PDF", "file")):
-        cells = [", ".join(words[one] for one in TAKEN[mode].get(kind, ())) or "–" for mode in MODES]  # type: ignore[call-overload]
+        cells = [", ".join(words[one] for one in TAKEN[mode].get(kind, ())) or "–" for mode in MODES]
         assert f"| {name} | {' | '.join(cells)} |" in page
 
 

@@ -21,7 +21,8 @@ from fsm_agent.conversation.wire.form import View
 from fsm_agent.errors import ConfigError
 from fsm_agent.testing import text
 from fsm_agent.testing.strategies import histories, json_values
-from tests.helpers.harness import chat_rows, play, table
+from fsm_agent.testing.wires import chat_rows
+from tests.helpers.harness import play, table
 
 OPENROUTER = Runtime("openrouter", "a/b", "https://o.example/v1")
 DEEPSEEK = Runtime("deepseek", "d", "https://d.example/v1")

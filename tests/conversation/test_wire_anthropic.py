@@ -207,33 +207,24 @@ def budget(tokens: int) -> dict[str, Any]:
     return {"thinking": {"type": "enabled", "budget_tokens": tokens}}
 
 
+THINKING = (
+    ("claude-sonnet-4-5", "low", budget(4_096)), ("claude-3-7-sonnet", "high", budget(16_384)),
+    ("claude-opus-4-7", "medium", adaptive("medium")), ("claude-sonnet-4-5", "xhigh", budget(32_768)),
+    ("claude-sonnet-4-5", "max", budget(59_904)), ("claude-opus-4-1", "max", budget(27_904)),
+    ("claude-sonnet-4-5", "minimal", budget(2_048)), ("claude-opus-4-6", "xhigh", adaptive("high")),
+    ("claude-opus-4-6", "max", adaptive("max")), ("claude-opus-4-7", "xhigh", adaptive("xhigh")),
+    ("claude-opus-4-7", "minimal", adaptive("low")), ("claude-opus-4-7", "none", {}),
+    ("claude-sonnet-4-5", "none", {}), ("claude-3-haiku", "high", {}), ("claude-sonnet-4-5", None, {}),
+    ("claude-opus-4-7", None, {}),
+)  # fmt: skip
+
+
 @pytest.mark.behaviour("FMT-07")
-@pytest.mark.parametrize(
-    ("model", "effort", "expected"),
-    [
-        ("claude-sonnet-4-5", "low", budget(4_096)),
-        ("claude-3-7-sonnet", "high", budget(16_384)),
-        ("claude-opus-4-7", "medium", adaptive("medium")),
-        ("claude-sonnet-4-5", "xhigh", budget(32_768)),
-        ("claude-sonnet-4-5", "max", budget(59_904)),
-        ("claude-opus-4-1", "max", budget(27_904)),
-        ("claude-sonnet-4-5", "minimal", budget(2_048)),
-        ("claude-opus-4-6", "xhigh", adaptive("high")),
-        ("claude-opus-4-6", "max", adaptive("max")),
-        ("claude-opus-4-7", "xhigh", adaptive("xhigh")),
-        ("claude-opus-4-7", "minimal", adaptive("low")),
-        ("claude-opus-4-7", "none", {}),
-        ("claude-sonnet-4-5", "none", {}),
-        ("claude-3-haiku", "high", {}),
-        ("claude-sonnet-4-5", None, {}),
-        ("claude-opus-4-7", None, {}),
-    ],
-)
-def test_thinking_is_asked_for_only_on_demand_and_by_family(
-    model: str, effort: Effort | None, expected: dict[str, Any]
-) -> None:
-    sent = body(model, effort=effort)
-    assert {key: sent[key] for key in ("thinking", "output_config") if key in sent} == expected
+def test_thinking_is_asked_for_only_on_demand_and_by_family() -> None:
+    for model, effort, expected in THINKING:
+        sent = body(model, effort=effort)
+        thinking = {key: sent[key] for key in ("thinking", "output_config") if key in sent}
+        assert thinking == expected, (model, effort)
 
 
 @pytest.mark.behaviour("FMT-07")

@@ -3,7 +3,7 @@ every one of them."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Mapping
 from typing import Any
 
 from fsm_agent.composition import model_caller, turn_wiring
@@ -31,7 +31,7 @@ def unwatched(state: str, meddle: Callable[[Any], None]) -> None:
         return usual(turn)
 
     turn_wiring.STATES[state] = meddling
-    Standing.put_back = lambda self, turn, table: ""  # type: ignore[method-assign]
+    Standing.put_back = lambda self, turn, table: ""
 
 
 def limit_rewritten() -> None:
@@ -58,8 +58,8 @@ def redirects_followed() -> None:
     """The client follows every redirect, and nothing checks the replies on the way."""
     made = sdk_port.http_client
 
-    def following() -> Any:
-        client = made()
+    def following(headers: Mapping[str, str]) -> Any:
+        client = made(headers)
         client.follow_redirects = True
         client.event_hooks = {**client.event_hooks, "response": []}
         return client

@@ -93,7 +93,7 @@ def _history(rows: int, words: int) -> tuple[Mapping[str, str], ...]:
 
 
 def _kill(pick: random.Random) -> Kill:
-    return pick.choice(["request", "request", "answer", "before", "after"]), pick.randint(1, 6)  # type: ignore[return-value]
+    return pick.choice(["request", "request", "answer", "before", "after"]), pick.randint(1, 6)
 
 
 def _settings(pick: random.Random) -> dict[str, Any]:
@@ -162,7 +162,7 @@ def _refused(pick: random.Random, _: Mapping[str, str]) -> Reply:
 
 def _again(pick: random.Random, _: Mapping[str, str]) -> Reply:
     """What is worth another try."""
-    return pick.choice([REFUSED["429"], REFUSED["500"], REFUSED["503"], REFUSED["529"], SAID["blank"]])  # type: ignore[return-value]
+    return pick.choice([REFUSED["429"], REFUSED["500"], REFUSED["503"], REFUSED["529"], SAID["blank"]])
 
 
 def _broken(pick: random.Random, _: Mapping[str, str]) -> Reply:
@@ -176,8 +176,8 @@ def _too_long(pick: random.Random, _: Mapping[str, str]) -> Reply:
 def _full(pick: random.Random, _: Mapping[str, str]) -> Reply:
     """A tool round whose usage says that the window is nearly full: the next request is preceded by a
     compaction."""
-    usage = replace(Reply().usage, input=pick.choice([1_900, 3_900, 15_900]))  # type: ignore[type-var]
-    return replace(_called(pick, _), usage=usage)  # type: ignore[arg-type]
+    usage = replace(Reply().usage, input=pick.choice([1_900, 3_900, 15_900]))
+    return replace(_called(pick, _), usage=usage)
 
 
 def _elsewhere(pick: random.Random, places: Mapping[str, str]) -> Reply:

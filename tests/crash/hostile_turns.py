@@ -102,9 +102,10 @@ def name_children() -> None:
 
         lists: Any = {name: options.get(name) or () for name in ("fallbacks", "auxiliary")}
         named = {name: [entry(one) for one in entries] for name, entries in lists.items()}
-        return made({**options, "base_url": own(options["base_url"] or ""), **named})
+        changed: Any = {**options, "base_url": own(options["base_url"] or ""), **named}
+        return made(changed)
 
-    Agent.of = of  # type: ignore[assignment, method-assign]
+    Agent.of = of
 
 
 def lived(plan: Plan, port: int, home: Path, life: int, kill: Kill | None) -> Found:

@@ -47,7 +47,7 @@ class Crash:
 KEPT_IN: type[Any] = database_class()
 
 
-class CrashingDatabase(KEPT_IN):  # type: ignore[misc]
+class CrashingDatabase(KEPT_IN):
     """Ends the process before or after a commit. Commits each job separately, and puts off what no caller
     waits for until one does, so that the points are the same each time, and nothing is stored early."""
 

@@ -93,7 +93,7 @@ class HeldStore(Store):
         self.fences = Unwatched()
 
 
-class HeldDatabase(database_class()):  # type: ignore[misc]
+class HeldDatabase(database_class()):
     """Holds its writer before a transaction. Each job has its own transaction, written at once."""
 
     held = Held()
@@ -191,7 +191,7 @@ class Takeover:
     async def run(self) -> Found:
         found, engine, held = self.found, self.engine, self.held
 
-        class Log(engine.log):  # type: ignore[name-defined, misc]
+        class Log(engine.log):  # type: ignore[name-defined]
             def __init__(self, *given: Any, **named: Any) -> None:
                 super().__init__(*given, **named)
                 self.fence, self.held = engine.fence(self._turn.turn_id), held

@@ -24,6 +24,7 @@ from tests.crash.hostile_engines import FAULTS
 from tests.crash.hostile_plan import Plan, described
 from tests.helpers.extreme_settings import request_bound
 from tests.helpers.processes import printed
+from tests.helpers.sample import at_least, sampled_seeds
 
 Found = dict[str, Any]
 
@@ -128,14 +129,14 @@ def test_no_turn_sends_more_than_is_printed() -> None:
 
 @pytest.mark.slow
 def test_two_thousand_turns_send_no_more_than_is_printed() -> None:
-    lines, found, hostile = violations(range(1_000, 3_000))
+    lines, found, hostile = violations(sampled_seeds(range(1_000, 3_000), "hostile servers"))
     assert lines == []
     turns = [(one["seed"], turn) for one in found for turn in one["family"] if turn["limits"]]
     sent = [(hostile.sent[seed, turn["session"]], turn["limits"]) for seed, turn in turns]
     reached = [limits for count, limits in sent if count == request_bound().value(limits)]
     total = sum(count for count, _ in sent)
     print(f"{total} requests of {len(sent)} turns, {len(reached)} exactly at their bound")
-    assert len(reached) > 100, "the server is not hostile enough to try the bound"
+    assert len(reached) > at_least(100), "the server is not hostile enough to try the bound"
     for count, limits in sorted(sent, key=lambda one: -one[0])[:5]:
         report = verify_table(TURN, limits, small=False, within=TimeLimit(10))
         figure = next(one for one in report.figures if one.caps and one.quantity == request_bound().name)
@@ -146,7 +147,8 @@ def test_two_thousand_turns_send_no_more_than_is_printed() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("fault", FAULTS)
 def test_an_engine_that_sends_more_is_noticed(fault: str) -> None:
-    assert violations(range(40, 140), fault)[0]
+    """By one of a hundred turns; the first few are nearly always enough."""
+    assert any(violations(range(first, first + 20), fault)[0] for first in range(40, 140, 20))
 
 
 if __name__ == "__main__":

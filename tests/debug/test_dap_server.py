@@ -55,7 +55,7 @@ def test_a_message_may_come_in_pieces_and_have_a_type() -> None:
         def readable(self) -> bool:
             return True
 
-        def readinto(self, buffer: bytearray) -> int:  # type: ignore[override]
+        def readinto(self, buffer: bytearray) -> int:
             piece, self._left = self._left[:1], self._left[1:]
             buffer[: len(piece)] = piece
             return len(piece)

@@ -515,6 +515,6 @@ def test_replacing_keeps_the_count_of_what_stays() -> None:
 def test_every_row_and_arrow_of_the_table_can_be_stopped_at() -> None:
     breakpoints = Breakpoints(TURN)
     for kind in ("state", "event", "row", "arrow", "exit"):
-        for target in targets_of(TURN, kind):  # type: ignore[arg-type]
+        for target in targets_of(TURN, kind):
             breakpoints.put(Breakpoint.of({"kind": kind, "target": target}))
     assert len(breakpoints) > 200

@@ -316,7 +316,7 @@ def test_invalid_arguments_of_a_turn_fail_with_one_line(desk: Desk, tmp_path: Pa
     with pytest.raises(ConfigError, match=r"no turn could be made of this \(KeyError: 'no parcels today'\)"):
         DebugSession.of_workflow(flow).start("x")
     with pytest.raises(ConfigError, match="of another class"):
-        desk.flow.start(Taken())  # type: ignore[arg-type]  # that is the point
+        desk.flow.start(Taken())  # that is the point
     with pytest.raises(ConfigError, match="has moved already"):
         desk.flow.start(Parcel("a cup", seq=3))
     cup = Parcel("a cup")

@@ -46,7 +46,7 @@ class Served:
     def __init__(self, folder: Path, predict: Any = None) -> None:
         self.path = folder / "short.py"
         self.path.write_text(SHORT)
-        self.watched = Watched(self.path, predict=predict, loader=InProcess())  # type: ignore[arg-type]
+        self.watched = Watched(self.path, predict=predict, loader=InProcess())
         app = LivePage(self.watched, (TOKEN,)).app(8123, TOKEN)
         self.client = TestClient(app, base_url="http://127.0.0.1:8123")
         self.watched.look()
@@ -208,7 +208,7 @@ def test_a_prediction_is_shown_for_both_versions(tmp_path: Path) -> None:
 )
 def test_a_file_that_cannot_be_watched_is_refused(name: str, says: str, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=says):
-        Watched(tmp_path / name, loader=InProcess())  # type: ignore[arg-type]
+        Watched(tmp_path / name, loader=InProcess())
 
 
 @pytest.mark.skipif(os.name != "posix", reason="modes of files")
@@ -261,7 +261,7 @@ def test_a_file_that_may_not_be_read_is_refused(tmp_path: Path) -> None:
     path.write_text(SHORT)
     path.chmod(0)
     with pytest.raises(ConfigError, match="the file cannot be read"):
-        Watched(path, loader=InProcess())  # type: ignore[arg-type]
+        Watched(path, loader=InProcess())
 
 
 def test_a_version_that_fails_in_an_unforeseen_way_does_not_end_the_watch(tmp_path: Path) -> None:
@@ -274,7 +274,7 @@ def test_a_version_that_fails_in_an_unforeseen_way_does_not_end_the_watch(tmp_pa
 
     path = tmp_path / "short.py"
     path.write_text(SHORT.replace('on("done"', 'on("fine", end("done", "B"), why="x"),\n        on("done"'))
-    watched = Watched(path, predict=predict, loader=InProcess())  # type: ignore[arg-type]
+    watched = Watched(path, predict=predict, loader=InProcess())
     watched.start()
     until(lambda: watched.view.broken is not None)
     assert "RuntimeError: odd" in str(watched.view.broken)

@@ -96,7 +96,7 @@ def test_what_is_no_description_is_one_line(value: object) -> None:
 def turn_with(**lines: object) -> Table:
     """The turn's table with lines, ``State__event``, replaced by changes of them."""
     found = {f"{line.source}__{line.event}": line for line in TURN.lines}
-    return replace(TURN, lines=tuple(replace(line, **lines.get(name, {})) for name, line in found.items()))  # type: ignore[arg-type]
+    return replace(TURN, lines=tuple(replace(line, **lines.get(name, {})) for name, line in found.items()))
 
 
 def test_a_table_is_as_itself() -> None:
@@ -135,7 +135,7 @@ def test_each_kind_of_change_is_told_as_what_it_is() -> None:
     }
     new = replace(
         SMALL,
-        lines=tuple(replace(line, **changes.get(line.event, {})) for line in SMALL.lines),  # type: ignore[arg-type]
+        lines=tuple(replace(line, **changes.get(line.event, {})) for line in SMALL.lines),
         counters=(*SMALL.counters[1:], Counter("asks", cap=True), Counter("more")),
     )
     difference = compare(SMALL, new)

@@ -15,8 +15,8 @@ import typer.main
 
 from docs.site.pages import FENCE, pages
 from fsm_agent.cli.app import app
-from fsm_agent.testing import ScriptedServer, call, repeat, text, tools
-from tests.helpers.page_blocks import PageBlocks, commands, environment, same
+from fsm_agent.testing import ScriptedServer, repeat
+from tests.helpers.page_blocks import PageBlocks, commands, environment, provider, same
 from tests.helpers.page_pictures import stale
 
 ROOT = Path(__file__).parents[2]
@@ -78,24 +78,6 @@ ELSEWHERE = {
     "editors/vscode/README.md": "tests/debug/test_dap_extension.py",
 }
 COMMANDS_ONLY = {"docs/terminal.md", "docs/postgresql.md", "docs/sessions.md", "docs/commands.md"}
-
-
-def provider(received: Any) -> Any:
-    """Asks for the weather with a tool when there is one, and answers in a sentence, or as
-    it is asked to."""
-    body = received.body
-    rows = body.get("messages") or body["input"]
-    names = {one.get("name") or one["function"]["name"] for one in body.get("tools", ())}
-    done = rows[-1].get("role") == "tool" or "tool_result" in str(rows[-1])
-    if "You judge an answer" in str(body):
-        return text('{"score": 1, "reason": "It names the weather."}')
-    if "response_format" in body or "format" in body.get("text", {}):
-        return text('{"name": "Bern", "people": 144000}')
-    if "final_result" in names:
-        return tools(call("final_result", {"name": "Bern", "people": 144000}))
-    if "lookup" in names and not done:
-        return tools(call("lookup", {"city": "Oslo"}))
-    return text("It is sunny in Oslo." if done else "Hello! How can I help?")
 
 
 @pytest.fixture

@@ -321,6 +321,12 @@ def load(name: str, what: str, allowed: str) -> Any:
     return {"m:City": City, "m:half": lambda case, answer: 0.5, "m:bug": lambda case, answer: 1 / 0}[name]
 
 
+def scored(word: Any, case: Case, given: Answer) -> float | None:
+    scorer: Any = scorer_of(word, load)
+    value: float | None = asyncio.run(scorer.score(case, given)).value
+    return value
+
+
 @pytest.mark.parametrize(
     ("word", "given", "value"),
     [
@@ -337,12 +343,12 @@ def load(name: str, what: str, allowed: str) -> Any:
 )  # fmt: skip
 def test_a_scorer_gives_an_answer_its_value(word: str, given: Answer, value: float | None) -> None:
     case = Case("a", "?", "Oslo", metadata={"tools": ["lookup"]})
-    assert asyncio.run(scorer_of(word, load).score(case, given)).value == value
+    assert scored(word, case, given) == value
 
 
 def test_json_is_compared_as_json() -> None:
     case = Case("a", "?", {"name": "Oslo", "people": 7})
-    assert asyncio.run(scorer_of("exact").score(case, answer('{"people": 7, "name": "Oslo"}'))).value == 1
+    assert scored("exact", case, answer('{"people": 7, "name": "Oslo"}')) == 1
 
 
 def test_a_case_without_an_expectation_has_no_score_and_its_gate_fails(
@@ -363,7 +369,7 @@ def test_a_case_without_an_expectation_has_no_score_and_its_gate_fails(
 )  # fmt: skip
 def test_a_scorer_that_cannot_be_used_is_one_line(word: Any, line: str) -> None:
     with pytest.raises(ConfigError) as caught:
-        asyncio.run(scorer_of(word, load).score(Case("a", "?"), answer("x")))
+        scored(word, Case("a", "?"), answer("x"))
     assert line in str(caught.value)
 
 

@@ -38,6 +38,7 @@ from fsm_agent.fsm.verify.properties import judge
 from fsm_agent.fsm.verify.reach import endless
 from fsm_agent_states.table import TURN
 from tests.fsm.test_verify_random import random_table, some_limits
+from tests.helpers import sample
 from tests.helpers.certificates import TABLES, certificate_of, check_files, form_of
 from tests.helpers.tables import courier
 
@@ -213,7 +214,11 @@ def accepted(table: Table, form: Json, limits: Mapping[str, int] | None = None) 
     return made
 
 
-@pytest.mark.parametrize("seeds", [range(60), pytest.param(range(60, 1_060), marks=pytest.mark.slow)])
+TABLES_AT_RANDOM = sample.sampled_seeds(range(60, 1_060), "certificates")
+CHANGED = sample.sampled_seeds(range(150, 2_000), "changed tables")
+
+
+@pytest.mark.parametrize("seeds", [range(60), pytest.param(TABLES_AT_RANDOM, marks=pytest.mark.slow)])
 def test_random_tables_have_a_certificate_just_where_brute_force_finds_no_fault(seeds: range) -> None:
     proved = 0
     for seed in seeds:
@@ -228,7 +233,7 @@ def test_random_tables_have_a_certificate_just_where_brute_force_finds_no_fault(
     assert proved >= len(seeds) // 40
 
 
-@pytest.mark.parametrize("seeds", [range(150), pytest.param(range(150, 2_000), marks=pytest.mark.slow)])
+@pytest.mark.parametrize("seeds", [range(150), pytest.param(CHANGED, marks=pytest.mark.slow)])
 def test_a_certificate_does_not_fit_a_table_that_is_not_proved(seeds: range) -> None:
     """The table is changed under the certificate: a spend, a reset, a guard or a rung is another one."""
     made = {name: certificate_of(*TABLES[name]) for name in ("order", "review", "compaction")}
@@ -499,15 +504,20 @@ def is_refused(form: Json, made: Json) -> bool:
     return False
 
 
-@pytest.mark.parametrize(("count", "of_turn"), [(200, 15), pytest.param(2_000, 200, marks=pytest.mark.slow)])
-def test_mutated_certificates_are_refused(count: int, of_turn: int) -> None:
+MANY = pytest.param(
+    sample.most(2_000), sample.most(200), sample.seed("mutated certificates"), marks=pytest.mark.slow
+)
+
+
+@pytest.mark.parametrize(("count", "of_turn", "first"), [(200, 15, 1), MANY])
+def test_mutated_certificates_are_refused(count: int, of_turn: int, first: int) -> None:
     tables = [*(TABLES[name] for name in ("order", "review", "shop", "book", "compaction"))]
-    seeds = (seed for seed in range(800, 1_000) if Brute(form_of(random_table(seed))).fine)
-    for seed in itertools.islice(seeds, 6):
-        tables.append((random_table(seed), next(some_limits(random_table(seed), seed, 1))))
+    fine = (number for number in range(800, 1_000) if Brute(form_of(random_table(number))).fine)
+    for number in itertools.islice(fine, 6):
+        tables.append((random_table(number), next(some_limits(random_table(number), number, 1))))
     known = [(form_of(table), certificate_of(table, limits)) for table, limits in tables]
     turn = form_of(TURN), certificate_of(*TABLES["turn"], runs=False)
-    chance, made, tried = random.Random(1), 0, set[Mutation]()
+    chance, made, tried = random.Random(first), 0, set[Mutation]()
     pairs = list(itertools.product(MUTATIONS, known))
     chance.shuffle(pairs)
     for mutation, (form, whole) in itertools.cycle(pairs):

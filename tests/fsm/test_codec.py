@@ -269,7 +269,7 @@ class Degrees:
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Degrees) and self.value == other.value
 
-    __hash__ = None  # type: ignore[assignment]
+    __hash__ = None
 
     def to_dict(self) -> dict[str, Any]:
         return {"degrees": self.value}

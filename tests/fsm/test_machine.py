@@ -136,7 +136,7 @@ def test_a_guard_that_fails_changes_nothing(machine: Machine) -> None:
 def test_a_truthy_comparison_counts_as_true() -> None:
     class Odd(int):
         def __lt__(self, other: object) -> bool:
-            return 2  # type: ignore[return-value]
+            return 2
 
     lines = lines_of({"A": [on("x", Rung("loop", "A", left("n"), ("n",)), end("out", "E"), why="")]})
     table = Table("t", ("A", "E"), "E", (Counter("n"),), lines)

@@ -150,7 +150,7 @@ FROM_THE_END = lines_of({"E": [on("x", go("A"), why="")]})
 )
 def test_wrong_names_are_refused_with_the_place(make: object, message: str) -> None:
     with pytest.raises(TableError) as raised:
-        make()  # type: ignore[operator]
+        make()
     assert message in str(raised.value)
 
 
@@ -170,7 +170,7 @@ FEW = left("n")
         generous(Spent, FEW),
         generous(AllOf, (FEW,)),
         generous(AnyOf, (FEW,)),
-        Spent(generous(Below, "n", "n", "n left", "no n left")),  # type: ignore[arg-type]
+        Spent(generous(Below, "n", "n", "n left", "no n left")),
         AllOf((FEW, generous(Spent, FEW))),
         AnyOf((FEW, AllOf((FEW, generous(AnyOf, (FEW,)))))),
     ],

@@ -18,6 +18,7 @@ from fsm_agent.fsm.verify import bounds, examine, search
 from fsm_agent.fsm.verify.cover import row_scripts
 from fsm_agent.fsm.verify.reach import limit_names
 from fsm_agent.fsm.verify.worst_case import Flow, FlowWalk, visits
+from tests.helpers.sample import at_least, sampled_seeds
 from tests.helpers.tables import Counting
 
 MOST_PAIRS = 1_500
@@ -129,9 +130,12 @@ def test_a_flag_without_a_guard_is_harmless() -> None:
     assert {row.id for script in row_scripts(table) for row in script.rows} == {row.id for row in table.rows}
 
 
+MANY = sampled_seeds(range(1_000, 5_000), "random tables")
+
+
 @pytest.mark.parametrize(
     ("seeds", "least"),
-    [(range(800, 1_000), 10), pytest.param(range(1_000, 5_000), 250, marks=pytest.mark.slow)],
+    [(range(800, 1_000), 10), pytest.param(MANY, at_least(250), marks=pytest.mark.slow)],
 )
 def test_random_tables_are_judged_as_brute_force_does(seeds: range, least: int) -> None:
     seen = check(seeds)

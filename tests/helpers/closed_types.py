@@ -27,7 +27,7 @@ def _closed(kind: Any, known: dict[Any, Any]) -> Any:
     if origin in (Union, types.UnionType):
         return Union[tuple(_closed(arg, known) for arg in args if not _is_model(arg))]  # noqa: UP007 - made at run time
     if origin is not None and len(args) == 1 and isinstance(origin, type) and issubclass(origin, Iterable):
-        return list[_closed(args[0], known)]  # type: ignore[misc]
+        return list[_closed(args[0], known)]
     return kind
 
 
@@ -46,6 +46,6 @@ def _closed_dict(kind: Any, known: dict[Any, Any]) -> Any:
         name: (Required if name in kind.__required_keys__ else NotRequired)[_closed(hint, known)]
         for name, hint in hints.items()
     }
-    made = TypedDict(kind.__name__, fields)  # type: ignore[misc]
+    made = TypedDict(kind.__name__, fields)
     config: ConfigDict = {"extra": "forbid", **getattr(kind, "__pydantic_config__", {})}  # type: ignore[typeddict-item]
     return with_config(config)(made)

@@ -66,7 +66,7 @@ class Number:
 
     def given(self, value: float) -> dict[str, Any]:
         """The settings in which it alone has a value."""
-        return reduce(lambda inner, part: {part: inner}, reversed(self.path), value)  # type: ignore[return-value, arg-type]
+        return reduce(lambda inner, part: {part: inner}, reversed(self.path), value)
 
 
 @cache

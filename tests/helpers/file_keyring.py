@@ -12,7 +12,7 @@ from keyring.backend import KeyringBackend
 class FileKeyring(KeyringBackend):
     """Keeps what ``FILE_KEYRING`` names; a file with the word ``locked`` in it is one."""
 
-    priority = 1  # type: ignore[assignment]
+    priority = 1
 
     def get_password(self, service: str, username: str) -> str | None:
         text = Path(os.environ["FILE_KEYRING"]).read_text()

@@ -140,7 +140,7 @@ class _Door:
 
 def begin(turn: Turn) -> None:
     """Write a turn into its store, and leave it before its first request."""
-    turn.gate.attach(_Door())  # type: ignore[arg-type]
+    turn.gate.attach(_Door())
     with suppress(_Shut):
         asyncio.run(turn.step_into())
 

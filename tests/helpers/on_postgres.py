@@ -92,7 +92,7 @@ def keep_all_there() -> None:
         plain(self, home, *given, **named)
 
     init.__module__ = __name__
-    Store.__init__ = init  # type: ignore[method-assign]
+    Store.__init__ = init
 
 
 def database_class() -> type[Any]:

@@ -26,6 +26,7 @@ from sybil.evaluators.python import PythonEvaluator
 from sybil.parsers.markdown.lexers import DirectiveInHTMLCommentLexer, RawFencedCodeBlockLexer
 
 from fsm_agent.cli.simulate import copy_examples
+from fsm_agent.testing import call, text, tools
 
 ROOT = Path(__file__).parents[2]
 INFO = re.compile(r'(?P<language>\w+)(?: title="(?P<title>[^"]+)")?[ \t]*$\n', re.MULTILINE)
@@ -152,15 +153,21 @@ class PageBlocks:
         else:
             READERS[language](example.parsed)
 
-    def _shell(self, command: str, where: str) -> str:
+    def reader(self) -> dict[str, str]:
+        """The variables of a reader who has the programs of the pages on the path."""
         programs = self.folder.parent / "bin"
         programs.mkdir(exist_ok=True)
         for name, words in PROGRAMS.items():
             (programs / name).write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} {words} "$@"\n')
             (programs / name).chmod(0o755)
-        path = os.pathsep.join([str(programs), os.environ["PATH"]])
-        env = os.environ | {"PATH": path, "COLUMNS": "80", "NO_COLOR": "1", "TERM": "dumb"}
-        env["PYTHONPATH"] = os.pathsep.join([str(ROOT), str(ROOT / "states")])
+        return {
+            **os.environ,
+            "PATH": os.pathsep.join([str(programs), os.environ["PATH"]]),
+            "PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "states")]),
+        }
+
+    def _shell(self, command: str, where: str) -> str:
+        env = self.reader() | {"COLUMNS": "80", "NO_COLOR": "1", "TERM": "dumb"}
         exported = shlex.quote(str(self.folder.parent / "exported"))
         script = f"[ -f {exported} ] && . {exported}\n{command}\nexport -p > {exported}"
         options: dict[str, Any] = {"stdin": subprocess.DEVNULL, "capture_output": True, "text": True}
@@ -198,3 +205,21 @@ def environment(url: str, home: Path) -> dict[str, Any]:
     addresses = {f"{name}_BASE_URL": f"{base}/v1" for name in names}
     keys = {f"{name}_API_KEY": "key-of-a-test" for name in names[:5]}
     return {"HOME": str(home), "XDG_DATA_HOME": str(home / "data"), **addresses, **keys}
+
+
+def provider(received: Any) -> Any:
+    """Asks for the weather with a tool when there is one, and answers in a sentence, or as
+    it is asked to."""
+    body = received.body
+    rows = body.get("messages") or body["input"]
+    names = {one.get("name") or one["function"]["name"] for one in body.get("tools", ())}
+    done = rows[-1].get("role") == "tool" or "tool_result" in str(rows[-1])
+    if "You judge an answer" in str(body):
+        return text('{"score": 1, "reason": "It names the weather."}')
+    if "response_format" in body or "format" in body.get("text", {}):
+        return text('{"name": "Bern", "people": 144000}')
+    if "final_result" in names:
+        return tools(call("final_result", {"name": "Bern", "people": 144000}))
+    if "lookup" in names and not done:
+        return tools(call("lookup", {"city": "Oslo"}))
+    return text("It is sunny in Oslo." if done else "Hello! How can I help?")

@@ -78,7 +78,7 @@ def execute(url: str, *statements: str) -> list[tuple[Any, ...]]:
     with psycopg.connect(url, autocommit=True) as c:
         rows: list[tuple[Any, ...]] = []
         for statement in statements:
-            cursor = c.execute(statement)  # type: ignore[call-overload]
+            cursor = c.execute(statement)
             rows = cursor.fetchall() if cursor.description else []
         return rows
 

@@ -47,6 +47,17 @@ def most(whole: int) -> int:
     return whole if everything() else max(1, whole // PART)
 
 
+def at_least(whole: int) -> int:
+    """How many of the cases that are played must be telling where ``whole`` of all of them are: chance may
+    leave a part with half of its share."""
+    return whole if everything() else whole // (2 * PART)
+
+
+def sampled_seeds(seeds: range, name: str) -> range:
+    """One in ``PART`` of the seeds, from a first one that the commit chooses: all of them with ``SAMPLE=all``."""
+    return seeds if everything() else seeds[seed(name) % PART :: PART]
+
+
 def sampled(cases: Iterable[Case], name: str, *, always: Collection[Case] = ()) -> list[Case]:
     """One in ``PART`` of the cases, from a first one that the commit chooses, and those that found a bug
     before: all of them with ``SAMPLE=all``."""

@@ -8,7 +8,9 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -27,7 +29,7 @@ _WHERE = b"\x1b[6n"
 class Screen:
     """``rows`` are the rows of the screen now; ``shown`` is the same without what differs from run to run."""
 
-    def __init__(self, child: pexpect.spawn, columns: int, lines: int) -> None:
+    def __init__(self, child: Any, columns: int, lines: int) -> None:
         self._child = child
         self._screen = pyte.Screen(columns, lines)
         self._stream = pyte.ByteStream(self._screen)
@@ -48,9 +50,9 @@ class Screen:
                 return {self._screen.buffer[number][column].fg for column in range(at, at + len(words))}
         raise AssertionError(f"{words!r} is not on the screen:\n{self.shown}")
 
-    def until(self, words: str, *, gone: bool = False) -> None:
+    def until(self, words: str, *, gone: bool = False, patience: float = PATIENCE) -> None:
         """Read until these words are on the screen, or are gone."""
-        end = time.monotonic() + PATIENCE
+        end = time.monotonic() + patience
         while any(words in row for row in self.rows) is gone:
             assert time.monotonic() < end, f"waited for {words!r}; the screen says:\n{self.shown}"
             try:
@@ -91,6 +93,18 @@ def screen(*arguments: str, home: Path, folder: Path, columns: int = 80, lines: 
         yield Screen(child, columns, lines)
     finally:
         child.close(force=True)
+
+
+def breaks(rows: list[str], width: int) -> list[str]:
+    """The rows that continue an indented row in the first column, because it had no room for their first word. The
+    rows of a table's last columns begin further to the right."""
+    return [
+        after
+        for row, after in pairwise(rows)
+        if re.match(r" {2,8}\S", row)
+        and (first := after.split(" ", 1)[0])
+        and len(row) + 1 + len(first) > width
+    ]
 
 
 def recorded(name: str, shown: str) -> None:

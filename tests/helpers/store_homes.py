@@ -79,7 +79,7 @@ def declared_dead(store: Store) -> None:
         "turns SET owner = 'gone' WHERE ended IS NULL",
         "sessions SET owner = 'gone' WHERE owner IS NOT NULL",
     ):
-        store.database.write(lambda c, sql=sql: c.execute(f"UPDATE {sql}") and None)  # type: ignore[misc]
+        store.database.write(lambda c, sql=sql: c.execute(f"UPDATE {sql}") and None)
 
 
 def unsafe_tool() -> tuple[Any, list[str]]:

@@ -159,8 +159,9 @@ class Checked:
 
 
 def _model() -> Model:
-    made = Model(Count=4, due=dt.date(2026, 1, 1), where="https://example.org/", more=[1, None])
-    made.count, made.inner = -7, Model()
+    given: Any = {"Count": 4, "due": dt.date(2026, 1, 1), "where": "https://example.org/", "more": [1, None]}
+    made = Model(**given)
+    made.count, made.inner = -7, Model.model_validate({})
     made._seen.add(4)
     return made
 
@@ -304,13 +305,13 @@ def _made_class(inner: list[Kind], how: str) -> Kind:
     match how:
         case "model":
             hidden = pydantic.ConfigDict(arbitrary_types_allowed=True)
-            bare = type(name, (BaseModel,), {"__annotations__": hints, "model_config": hidden})
+            bare: Any = type(name, (BaseModel,), {"__annotations__": hints, "model_config": hidden})
             make = lambda **given: bare.model_construct(**given)  # noqa: E731
             return Kind(bare, st.builds(make, **{key: one.values for key, one in fields.items()}), False)
         case "typed dict":
-            make = TypedDict(name, hints)  # type: ignore[operator]
+            make = TypedDict(name, hints)
         case "named tuple":
-            make = NamedTuple(name, list(hints.items()))  # type: ignore[misc]
+            make = NamedTuple(name, list(hints.items()))
         case _:
             make = dataclasses.make_dataclass(
                 name, list(hints.items()), frozen=how == "frozen", slots=how != "plain"
@@ -326,18 +327,23 @@ def _keys(kind: Kind) -> st.SearchStrategy[Any]:
     return kind.values.filter(lambda key: not re.search("[\ud800-\udbff][\udc00-\udfff]", key))
 
 
+def of(generic: Any, *arguments: Any) -> Any:
+    """A generic type with these arguments."""
+    return generic[arguments]
+
+
 def _containers(inner: st.SearchStrategy[Kind]) -> st.SearchStrategy[Kind]:
     keys = inner.filter(lambda one: one.hashable)
     few = {"max_size": 3}
     return st.one_of(
-        inner.map(lambda one: Kind(list[one.annotation], st.lists(one.values, **few), False)),
-        inner.map(lambda one: Kind(collections.deque[one.annotation], st.lists(one.values, **few).map(collections.deque), False)),
-        inner.map(lambda one: Kind(tuple[one.annotation, ...], st.lists(one.values, **few).map(tuple), one.hashable)),
-        inner.map(lambda one: Kind(Sequence[one.annotation], st.lists(one.values, **few).flatmap(lambda row: st.sampled_from([row, tuple(row)])), False)),
-        st.tuples(inner, inner).map(lambda two: Kind(tuple[two[0].annotation, two[1].annotation], st.tuples(two[0].values, two[1].values), two[0].hashable and two[1].hashable)),
-        keys.map(lambda one: Kind(set[one.annotation], st.sets(one.values, **few), False)),
-        keys.map(lambda one: Kind(frozenset[one.annotation], st.frozensets(one.values, **few))),
-        st.tuples(keys, inner).map(lambda two: Kind(dict[two[0].annotation, two[1].annotation], st.dictionaries(_keys(two[0]), two[1].values, **few), False)),
+        inner.map(lambda one: Kind(of(list, one.annotation), st.lists(one.values, **few), False)),
+        inner.map(lambda one: Kind(of(collections.deque, one.annotation), st.lists(one.values, **few).map(collections.deque), False)),
+        inner.map(lambda one: Kind(of(tuple, one.annotation, ...), st.lists(one.values, **few).map(tuple), one.hashable)),
+        inner.map(lambda one: Kind(of(Sequence, one.annotation), st.lists(one.values, **few).flatmap(lambda row: st.sampled_from([row, tuple(row)])), False)),
+        st.tuples(inner, inner).map(lambda two: Kind(of(tuple, two[0].annotation, two[1].annotation), st.tuples(two[0].values, two[1].values), two[0].hashable and two[1].hashable)),
+        keys.map(lambda one: Kind(of(set, one.annotation), st.sets(one.values, **few), False)),
+        keys.map(lambda one: Kind(of(frozenset, one.annotation), st.frozensets(one.values, **few))),
+        st.tuples(keys, inner).map(lambda two: Kind(of(dict, two[0].annotation, two[1].annotation), st.dictionaries(_keys(two[0]), two[1].values, **few), False)),
         st.lists(inner, min_size=2, max_size=4).map(lambda row: Kind(Union[tuple(one.annotation for one in row)], st.one_of(one.values for one in row), all(one.hashable for one in row))),  # noqa: UP007
         st.builds(_made_class, st.lists(inner, min_size=1, max_size=3), st.sampled_from(["plain", "slots", "frozen", "model", "typed dict", "named tuple"])),
     )  # fmt: skip

@@ -4,6 +4,7 @@
     python -m tests.helpers.suite --workers 1 tests/fsm
     python -m tests.helpers.suite --budget 230 -m "not slow"   # fail when it costs a tenth more CPU than that
     python -m tests.helpers.suite --keep -m "not slow"         # keep this run's profile for the next budgets
+    python -m tests.helpers.suite --profile slow --keep -m slow  # and in a file of its own
     python -m tests.helpers.suite --shuffle 7 -m "not slow"    # in random order, the same for each 7
 
 Each worker is a pytest process that takes one test file after the other, slowest first, so a file is imported
@@ -12,7 +13,9 @@ by one worker only. Unknown options are passed to pytest unchanged.
 CPU is user and system time of the workers and of every process that they started and waited for. The profile
 in ``benchmarks/measured/suite.json`` holds the CPU seconds of each test function that takes more than
 ``WORTH_NAMING``, the seconds of each file, and the seconds that a fixed piece of work took on the machine it
-was measured on: on a slower machine the budget is larger by as much."""
+was measured on: on a slower machine the budget is larger by as much. The files take another time in the slow
+suite, so its order has a profile of its own, ``slow.json`` beside it: a long file that begins last leaves the
+other workers idle."""
 
 # A test worker takes one file after another. With pytest-xdist each worker imports all test modules (10 s of
 # CPU each). A queue of files, most expensive first, imports each once. It also counts CPU seconds per test: a
@@ -23,6 +26,7 @@ from __future__ import annotations
 import argparse
 import fcntl
 import json
+import math
 import os
 import random
 import resource
@@ -38,7 +42,7 @@ from typing import Any, NamedTuple, TextIO
 import pytest
 
 ROOT = Path(__file__).parents[2]
-PROFILE = ROOT / "benchmarks" / "measured" / "suite.json"
+PROFILES = ROOT / "benchmarks" / "measured"
 PLACE = "SUITE_PLACE"
 """The environment variable that tells a worker the folder with its queue."""
 SHUFFLE = "SUITE_SHUFFLE"
@@ -178,7 +182,7 @@ class Run:
             ]
             try:
                 while any(process.poll() is None for process in processes):
-                    time.sleep(0.5)
+                    time.sleep(0.1)
                     self._read(place)
                     self._show(time.monotonic() - began)
             except KeyboardInterrupt:
@@ -257,18 +261,20 @@ def files_of(cases: Sequence[Case]) -> dict[str, float]:
     return found
 
 
-def keep(run: Run, profile: Mapping[str, Any]) -> None:
-    """Write the profile of this run; files that it did not run keep what is known of them."""
+def keep(run: Run, place: Path, profile: Mapping[str, Any]) -> None:
+    """Write the profile of this run; files that it did not run keep what is known of them, if they are still
+    there."""
     dear = {name: round(s, 2) for name, s in sorted(functions(run.cases).items()) if s >= WORTH_NAMING}
     files = {name: round(s, 2) for name, s in files_of(run.cases).items()}
+    files = {name: s for name, s in profile.get("files", {}).items() if (ROOT / name).exists()} | files
     found = {
         "cpu": round(run.cpu, 1),
         "wall": round(run.wall, 1),
         "work": round(work(), 4),
-        "files": dict(sorted((profile.get("files", {}) | files).items())),
+        "files": files,
         "functions": dear,
     }
-    PROFILE.write_text(json.dumps(found, indent=0, sort_keys=True) + "\n", encoding="utf-8")
+    place.write_text(json.dumps(found, indent=0, sort_keys=True) + "\n", encoding="utf-8")
 
 
 def beyond(run: Run, profile: Mapping[str, Any], budget: float) -> list[str]:
@@ -298,6 +304,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "--budget", type=float, help="CPU seconds that the run may cost, a tenth more at most"
     )
     parser.add_argument("--keep", action="store_true", help="keep the profile of this run")
+    parser.add_argument("--profile", default="suite", help="the one to use, and to keep (default: suite)")
     parser.add_argument(
         "--shuffle", metavar="SEED", help="run files, and the tests of each, in another order"
     )
@@ -307,7 +314,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         option for option in options if (ROOT / option.split("::")[0]).exists() and option.startswith("tests")
     ]
     options = [option for option in options if option not in places]
-    profile = json.loads(PROFILE.read_text(encoding="utf-8")) if PROFILE.exists() else {}
+    place = PROFILES / f"{given.profile}.json"
+    profile = json.loads(place.read_text(encoding="utf-8")) if place.exists() else {}
     files = test_files(places or ["tests"], given.ignore, profile.get("files", {}))
     if given.shuffle:
         random.Random(given.shuffle).shuffle(files)
@@ -316,7 +324,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     status = run.run()
     print(f"{run.said()} in {run.wall:.0f} s; {run.cpu:.0f} s of CPU")
     if given.keep and not status:
-        keep(run, profile)
+        keep(run, place, profile)
     elif given.budget and (lines := beyond(run, profile, given.budget)):
         print("\n".join(lines), file=sys.stderr)
         return status or 1
@@ -324,14 +332,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def test_files(places: Sequence[str], ignored: Sequence[str], known: Mapping[str, float]) -> list[str]:
-    """The test files below the places, slowest first."""
+    """The test files below the places, slowest first, and before them those that the profile does not know."""
     found = {
         str(file.relative_to(ROOT))
         for place in places
         for file in ([ROOT / place] if place.endswith(".py") else (ROOT / place).rglob("test_*.py"))
     }
     files = [file for file in found if not any(file.startswith(name) for name in ignored)]
-    return sorted(files, key=lambda file: (-known.get(file, 1.0), file))
+    return sorted(files, key=lambda file: (-known.get(file, math.inf), file))
 
 
 if __name__ == "__main__":

@@ -244,7 +244,7 @@ class Driver:
         if script.facts[0].breaker_open:
             await self.agent.start("before").pipeline(CloseTurn(silences=1))
         facts = TurnFacts(self.config)
-        look, shapes = Look(TURN, turn.gate.turn), ShapeWatch(turn.gate.turn)  # type: ignore[arg-type]
+        look, shapes = Look(TURN, turn.gate.turn), ShapeWatch(turn.gate.turn)
         for self.at, row in enumerate(script.rows):
             known = turn.snapshot()["counters"]
             self._arrange(row.event, interferer)

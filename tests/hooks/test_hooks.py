@@ -189,7 +189,7 @@ class OfAnotherLibrary(Hooks):
 
 
 class TakesLess(Hooks):
-    def before_tool(self, call: ShownCall) -> None: ...  # type: ignore[override]
+    def before_tool(self, call: ShownCall) -> None: ...
 
 
 @pytest.mark.parametrize(
@@ -315,7 +315,7 @@ def test_a_hook_that_hangs_is_given_up_and_refuses(tmp_path: Path) -> None:
 
 def test_what_is_no_hook_is_refused_when_the_agent_is_made(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="not a hook"):
-        Agent(ScriptedModel([]), toolsets=[], home=tmp_path, hooks=[print])  # type: ignore[list-item]
+        Agent(ScriptedModel([]), toolsets=[], home=tmp_path, hooks=[print])
 
 
 def test_a_hook_lets_a_call_wait_for_its_time(tmp_path: Path) -> None:
@@ -491,7 +491,7 @@ def test_a_guardrail_that_says_something_else_refuses(tmp_path: Path) -> None:
 
 def test_what_is_no_guardrail_is_refused_when_the_agent_is_made(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="not a guardrail"):
-        Agent(ScriptedModel([]), toolsets=[], home=tmp_path, input_guardrails=["no"])  # type: ignore[list-item]
+        Agent(ScriptedModel([]), toolsets=[], home=tmp_path, input_guardrails=["no"])
 
     # a guardrail that takes other values is refused when the agent is made
     def short(words: str) -> None: ...

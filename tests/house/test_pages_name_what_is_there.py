@@ -132,11 +132,22 @@ def test_the_glossary_has_each_word_of_the_turn_once() -> None:
     assert explained("The counters of the turn") == [f"`{counter.name}`" for counter in TURN.counters]
     assert [state for state in TURN.states if f"`{state}`" not in GLOSSARY] == []
     assert [outcome for outcome in Outcome if outcome.value not in GLOSSARY] == []
-    headings = ("The machine", "Conversations and the store", "Models")
+    headings = (FIRST_WORDS, "The machine", "Conversations and the store", "Models")
     words = [word for heading in headings for word in explained(heading)]
     assert len(words) == len(set(words))
     # the page of the debugger explains them so, too
     assert WRITTEN.read_text(encoding="utf-8") == glossary_script(), "python -m tests.helpers.page_glossary"
+
+
+FIRST_WORDS = "Ten words for your first table"
+
+
+def test_ten_words_are_enough_for_a_first_table() -> None:
+    known, further = explained(FIRST_WORDS), explained("The machine")
+    assert len(known) == 10
+    page = section(text("docs/tutorial.md"), "8. Write your own table").lower()
+    words = [word for entry in further for word in re.findall(r"[a-z ]+", entry.lower())]
+    assert [word for word in words if re.search(rf"\b{re.escape(word.strip())}s?\b", page)] == []
 
 
 # docs/agent.md; its blocks are run by tests/docs

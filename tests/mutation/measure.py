@@ -241,7 +241,7 @@ class Bench:
             self.place = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="mutation-", dir=where)))
             digest = self._copy()
             self._process = stack.enter_context(self._server())
-            stack.callback(self._process.stdin.close)  # type: ignore[union-attr]
+            stack.callback(self._process.stdin.close)
             recording = self._recording(digest)
             self.coverage = Coverage(recording, self.place)
             self._ask({"do": "load", "libraries": recording["libraries"]})

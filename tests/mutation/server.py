@@ -65,7 +65,7 @@ class Instrument:
             path = str(Path(loader.get_filename(fullname)).resolve())
             return self._compiled(path) if path in self._sources else original(loader, fullname)
 
-        SourceFileLoader.get_code = get_code  # type: ignore[method-assign,assignment]
+        SourceFileLoader.get_code = get_code
 
     def ran(self) -> bytes:
         """Which statements ran since the last call."""

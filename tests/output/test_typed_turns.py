@@ -80,7 +80,7 @@ def test_then_the_next_model_is_asked_and_then_the_turn_ends_by_its_own_reason(t
 
 def test_all_that_is_wrong_reaches_the_model(tmp_path: Path) -> None:
     names = [f"a_rather_long_name_of_a_member_{number}" for number in range(5)]
-    Many = create_model("Many", **dict.fromkeys(names, (int, ...)))  # type: ignore[call-overload]
+    Many = create_model("Many", **dict.fromkeys(names, (int, ...)))
     said = {name: f"{name} is no number, of course" for name in Many.model_fields}
     _, model, _ = run(tmp_path, [text(json.dumps(said)), text("{}"), text("{}")], output_type=Many)
     assert all(f"{name}: Input should be" in model.requests[1]["messages"][-1]["content"] for name in said)

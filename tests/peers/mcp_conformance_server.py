@@ -17,7 +17,7 @@ from fsm_agent import Agent, AudioPart, FilePart, ImagePart, RunContext, tool
 from fsm_agent.serve.app import app_of
 from fsm_agent.serve.called_tools import choose_tools, with_called_tools
 from fsm_agent.serve.keys import KeyRing
-from fsm_agent.serve.mcp import routes
+from fsm_agent.serve.mcp import McpDoor
 from fsm_agent.serve.server import Server
 from fsm_agent.serve.service import SessionService
 from fsm_agent.sessions.store import Store
@@ -135,7 +135,7 @@ async def main(home: Path) -> None:
     service = SessionService(with_called_tools(make_agent, tools), store)
     bound = socket.create_server(("127.0.0.1", 0))
     port = bound.getsockname()[1]
-    app = app_of(service, KeyRing(store, KEY), hosts=own_hosts(port), only={"mcp": routes(service, tools)})
+    app = app_of(service, KeyRing(store, KEY), hosts=own_hosts(port), doors=[McpDoor(tools)])
     server = Server(with_key(app), service, ready=lambda: print(f"http://localhost:{port}", flush=True))
     ended = asyncio.get_running_loop().run_in_executor(None, sys.stdin.read)
     ended.add_done_callback(lambda _: setattr(server, "should_exit", True))

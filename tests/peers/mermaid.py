@@ -66,7 +66,7 @@ def _entry() -> Path:
 def _seen(answer: dict[str, object]) -> Seen:
     assert "error" not in answer, answer["error"]
     assert answer["type"] == "stateDiagram"
-    states: list[tuple[str, str, list[str]]] = answer["states"]  # type: ignore[assignment]
-    arrows: list[tuple[str, str, str]] = answer["arrows"]  # type: ignore[assignment]
+    states: list[tuple[str, str, list[str]]] = answer["states"]
+    arrows: list[tuple[str, str, str]] = answer["arrows"]
     lines = {name: [unescape(line) for line in said] for name, _, said in states}
     return Seen(lines, {(start, end): unescape(label) for start, end, label in arrows})

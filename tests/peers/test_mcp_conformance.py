@@ -26,7 +26,7 @@ ENVIRONMENT = environment(PYTHON_KEYRING_BACKEND="keyring.backends.fail.Keyring"
 """The keyring of the machine that runs the tests is left alone."""
 
 _PROMPTS = "our server has no prompts: what it does is asked of the agent"
-_RESOURCES = "our server has no resources: the agent reads what it needs by its own tools"
+_RESOURCES = "the resources of our server are sessions, and none of them is at an address of the suite"
 _FORMS = "our server asks for approvals and answers in forms of its own; tools have no others"
 SERVER_EXCEPTIONS = {
     "logging-set-level": "our server sends no log messages: its log may hold what a client may not see",
@@ -41,7 +41,7 @@ SERVER_EXCEPTIONS = {
     "elicitation-sep1330-enums": _FORMS,
     **dict.fromkeys(
         (
-            "resources-list", "resources-read-text", "resources-read-binary", "resources-templates-read",
+            "resources-read-text", "resources-read-binary", "resources-templates-read",
             "resources-subscribe", "resources-unsubscribe",
         ),
         _RESOURCES,

@@ -23,9 +23,8 @@ def kinds_read(runtime: Runtime) -> set[str]:
     return {kind for kind, reads in known.items() if reads}
 
 
-@pytest.mark.parametrize(
-    ("model", "window", "output", "reads"),
-    [
+def test_models_of_today() -> None:
+    for model, window, output, reads in [
         ("anthropic:claude-haiku-4-5", 200_000, 64_000, "image file"),
         ("anthropic:claude-haiku-4-5-20251001", 200_000, 64_000, "image file"),
         ("anthropic:claude-haiku-5-5", MILLION, 128_000, "image file"),
@@ -64,15 +63,15 @@ def kinds_read(runtime: Runtime) -> set[str]:
         ("openrouter:openai/gpt-5:online", 272_000, 128_000, "image file"),
         ("openrouter:google/gemini-2.5-pro", 1_048_576, 65_536, "image audio file"),
         ("openrouter:z-ai/glm-5.3", MILLION, 128_000, "file"),
-    ],
-)
-def test_models_of_today(model: str, window: int, output: int | None, reads: str) -> None:
-    choice = choose(model, api_key="k")
-    facts, runtime = choice.facts, choice.runtime()
-    assert (facts.window, facts.output, facts.reads) == (window, output, frozenset(reads.split()))
-    assert (runtime.window, runtime.most_output, kinds_read(runtime)) == (window, output, facts.reads)
-    assert facts.source
-    assert not choice.guess
+    ]:
+        choice = choose(model, api_key="k")
+        facts, runtime = choice.facts, choice.runtime()
+        assert (facts.window, facts.output, facts.reads) == (window, output, frozenset(reads.split())), model
+        assert (runtime.window, runtime.most_output, kinds_read(runtime)) == (window, output, facts.reads), (
+            model
+        )
+        assert facts.source, model
+        assert not choice.guess, model
 
 
 @pytest.mark.parametrize("profile", [one for one in PROFILES.values() if one.default_model and one.catalog])
@@ -177,9 +176,8 @@ READ = {
 
 
 @pytest.mark.behaviour("BUILD-18")
-@pytest.mark.parametrize(
-    ("model", "read"), [(one, read) for read, models in READ.items() for one in models.split()]
-)
-def test_what_a_model_reads(model: str, read: str) -> None:
-    address = "http://127.0.0.1:1/v1" if model == "local:anything" else None
-    assert kinds_read(choose(model, base_url=address, api_key="k").runtime()) == set(read.split())
+def test_what_a_model_reads() -> None:
+    for model, read in ((one, read) for read, models in READ.items() for one in models.split()):
+        address = "http://127.0.0.1:1/v1" if model == "local:anything" else None
+        runtime = choose(model, base_url=address, api_key="k").runtime()
+        assert kinds_read(runtime) == set(read.split()), model

@@ -63,25 +63,19 @@ def test_tool_calls_however_they_are_sliced(
     assert seen.tools == [name for _, name, _ in calls]
 
 
-@pytest.mark.parametrize(
-    ("reason", "finish", "is_cut"),
-    [
-        ("stop", "stop", False),
-        ("STOP", "stop", False),
-        ("end_turn", "stop", False),
-        ("function_call", "stop", False),
-        ("max_tokens", "length", False),
-        ("length", "length", False),
-        ("content_filter", "content_filter", False),
-        ("SAFETY", "content_filter", False),
-        ("something_new", "stop", False),
-        ("network_error", None, True),
-        ("insufficient_system_resource", None, True),
-    ],
-)
-def test_finish_reasons(reason: str, finish: str | None, is_cut: bool) -> None:
-    got, _ = grown(delta(content="x"), delta(reason))
-    assert (got.finish, got.cut) == (finish, is_cut)
+FINISHES = (
+    ("stop", "stop", False), ("STOP", "stop", False), ("end_turn", "stop", False),
+    ("function_call", "stop", False), ("max_tokens", "length", False), ("length", "length", False),
+    ("content_filter", "content_filter", False), ("SAFETY", "content_filter", False),
+    ("something_new", "stop", False), ("network_error", None, True),
+    ("insufficient_system_resource", None, True),
+)  # fmt: skip
+
+
+def test_finish_reasons() -> None:
+    for reason, finish, is_cut in FINISHES:
+        got, _ = grown(delta(content="x"), delta(reason))
+        assert (got.finish, got.cut) == (finish, is_cut), reason
 
 
 @pytest.mark.behaviour("BUILD-09d")

@@ -23,7 +23,8 @@ from fsm_agent.providers import bedrock
 from fsm_agent.providers.choose import choose
 from fsm_agent.providers.credentials import keyless_environment
 from fsm_agent.support.installation import install_command
-from tests.helpers.web_replies import Asked, WebReplies, objects
+from tests.helpers.http_server import Asked
+from tests.helpers.web_replies import WebReplies, objects
 
 CHAT = {"choices": [{"index": 0, "finish_reason": "stop", "message": {"role": "assistant", "content": "hi"}}]}
 SAID = {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": "hi"}]}
@@ -137,7 +138,8 @@ def test_a_key_of_the_environment_goes_to_its_own_address_alone() -> None:
 @pytest.fixture
 def account(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Credentials:
     """An AWS account in the environment, and nothing of the machine's own."""
-    _auth._get_session.cache_clear()
+    sessions: Any = _auth._get_session  # the types of the SDK hide that it is cached
+    sessions.cache_clear()
     for name in ("AWS_PROFILE", "AWS_SESSION_TOKEN", "AWS_BEARER_TOKEN_BEDROCK"):
         monkeypatch.delenv(name, raising=False)
     for name, value in {

@@ -228,7 +228,7 @@ async def test_cookies_of_a_server_are_never_sent_back() -> None:
 async def test_an_unused_client_is_forgotten() -> None:
     port = CHAT.make("http://127.0.0.1:9/v1", KEY)
     await port.ready()
-    mine = [key for key in CLIENTS if key[0] is asyncio.get_running_loop()]  # type: ignore[index]
+    mine = [key for key in CLIENTS if key[0] is asyncio.get_running_loop()]
     assert len(mine) == 1
     del port
     gc.collect()

@@ -45,7 +45,7 @@ def started(pool: KeyPool, turns: int) -> str:
     ("strategy", "expected"), [("fill_first", "aaaa"), ("round_robin", "abca"), ("least_used", "abca")]
 )
 def test_the_strategies(strategy: str, expected: str) -> None:
-    assert started(KeyPool(KEYS, Credential(strategy=strategy)), 4) == expected  # type: ignore[arg-type]
+    assert started(KeyPool(KEYS, Credential(strategy=strategy)), 4) == expected
 
 
 def test_a_random_choice_can_be_repeated() -> None:

@@ -18,28 +18,25 @@ from tests.helpers.harness import play, table
 MILLION = Usage(1_000_000, 1_000_000)
 
 
-@pytest.mark.parametrize(
-    ("model", "provider", "usage", "usd"),
-    [
-        ("gpt-5-mini", "openai", MILLION, 2.25),
-        ("gpt-5-mini-2025-08-07", "openai-responses", MILLION, 2.25),
-        ("gpt-4o", "openai", Usage(500_000, 100_000, cache_read=500_000), 1.25 + 1.0 + 0.625),
-        ("gpt-4o-2024-05-13", "openai", MILLION, 20.0),
-        ("gpt-4.1", "openai", Usage(cache_write=1_000_000), 2.0),
-        ("claude-sonnet-4-20250514", "anthropic", MILLION, 18.0),
-        ("claude-3-5-haiku-latest", "anthropic", Usage(0, 0, 1_000_000, 1_000_000), 1.08),
-        ("gpt-5", "openai", Usage(), 0.0),
-        ("gemini-2.5-flash", "gemini", MILLION, 2.8),
-        ("mistral-medium-latest", "mistral", MILLION, 9.0),
-        ("kimi-k3", "moonshot", MILLION, 18.0),
-        ("openai/gpt-oss-120b", "groq", MILLION, 0.75),
-        ("gpt-5", "openai", Usage(0, 1_000_000, reasoning=900_000), 10.0),
-    ],
-)
-def test_a_known_price(model: str, provider: str, usage: Usage, usd: float) -> None:
-    found = cost(model, provider, usage)
-    assert found.usd == pytest.approx(usd)
-    assert (found.status, found.source) == ("estimated", SOURCE)
+PRICED = (
+    ("gpt-5-mini", "openai", MILLION, 2.25), ("gpt-5-mini-2025-08-07", "openai-responses", MILLION, 2.25),
+    ("gpt-4o", "openai", Usage(500_000, 100_000, cache_read=500_000), 1.25 + 1.0 + 0.625),
+    ("gpt-4o-2024-05-13", "openai", MILLION, 20.0),
+    ("gpt-4.1", "openai", Usage(cache_write=1_000_000), 2.0),
+    ("claude-sonnet-4-20250514", "anthropic", MILLION, 18.0),
+    ("claude-3-5-haiku-latest", "anthropic", Usage(0, 0, 1_000_000, 1_000_000), 1.08),
+    ("gpt-5", "openai", Usage(), 0.0), ("gemini-2.5-flash", "gemini", MILLION, 2.8),
+    ("mistral-medium-latest", "mistral", MILLION, 9.0), ("kimi-k3", "moonshot", MILLION, 18.0),
+    ("openai/gpt-oss-120b", "groq", MILLION, 0.75),
+    ("gpt-5", "openai", Usage(0, 1_000_000, reasoning=900_000), 10.0),
+)  # fmt: skip
+
+
+def test_a_known_price() -> None:
+    for model, provider, usage, usd in PRICED:
+        found = cost(model, provider, usage)
+        assert found.usd == pytest.approx(usd), (model, provider, usage)
+        assert (found.status, found.source) == ("estimated", SOURCE), (model, provider, usage)
 
 
 def test_an_hour_in_the_cache_costs_more_where_it_does() -> None:
@@ -48,24 +45,18 @@ def test_an_hour_in_the_cache_costs_more_where_it_does() -> None:
     assert cost("gpt-5", "openai", write, "1h").usd == 1.25
 
 
-@pytest.mark.parametrize(
-    ("model", "provider"),
-    [
-        ("gpt-5.6-sol", "openai"),
-        ("gemini-2.5-pro", "gemini"),
-        ("deepseek-chat", "deepseek"),
-        ("gpt-5-turbo", "openai"),
-        ("gpt-4o-audio-preview", "openai"),
-        ("gpt-x", "openai"),
-        ("gpt-4o", "openrouter"),
-        ("gpt-4o", "somebody"),
-        ("claude-sonnet-4-7", "anthropic"),
-        ("", "openai"),
-    ],
-)
-def test_an_unknown_price_is_not_zero(model: str, provider: str) -> None:
-    assert cost(model, provider, MILLION) == total_cost({(provider, model): MILLION})
-    assert (cost(model, provider, MILLION).usd, cost(model, provider, MILLION).status) == (None, "unknown")
+UNPRICED = (
+    ("gpt-5.6-sol", "openai"), ("gemini-2.5-pro", "gemini"), ("deepseek-chat", "deepseek"),
+    ("gpt-5-turbo", "openai"), ("gpt-4o-audio-preview", "openai"), ("gpt-x", "openai"),
+    ("gpt-4o", "openrouter"), ("gpt-4o", "somebody"), ("claude-sonnet-4-7", "anthropic"), ("", "openai"),
+)  # fmt: skip
+
+
+def test_an_unknown_price_is_not_zero() -> None:
+    for model, provider in UNPRICED:
+        found = cost(model, provider, MILLION)
+        assert found == total_cost({(provider, model): MILLION}), (model, provider)
+        assert (found.usd, found.status) == (None, "unknown"), (model, provider)
 
 
 def test_a_cache_without_a_price_is_unknown() -> None:

@@ -107,7 +107,7 @@ def test_a_turn_whose_model_does_not_get_ready_has_sent_nothing() -> None:
 
 
 def test_a_port_says_that_its_sdk_is_missing_and_sends_nothing() -> None:
-    class Missing(CHAT.port):  # type: ignore[misc, name-defined]
+    class Missing(CHAT.port):  # type: ignore[name-defined]
         sdk = "no_such_sdk"
 
     port: SdkPort = Missing("http://127.0.0.1:9/v1")

@@ -26,7 +26,7 @@ class Resumed:
             try:
                 pending = next(steps)
             except StopIteration as stop:
-                return stop.value  # type: ignore[no-any-return]
+                return stop.value
             yield pending
 
 

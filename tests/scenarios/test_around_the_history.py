@@ -171,7 +171,7 @@ def test_ephemeral_words_are_behind_the_mark_of_the_cache(model: str) -> None:
 def test_ephemeral_words_that_are_no_text_are_refused() -> None:
     agent = Agent(ScriptedModel([]), toolsets=[])
     with pytest.raises(ConfigError, match="ephemeral_prompt has the wrong type; given: 3; allowed: a text"):
-        agent.start("go", ephemeral_prompt=3)  # type: ignore[arg-type]
+        agent.start("go", ephemeral_prompt=3)
 
 
 def test_children_have_the_settings_and_not_the_words_of_one_turn() -> None:
@@ -521,7 +521,7 @@ def test_a_block_that_was_not_given_is_asked_for_again_with_the_next_turn(how: s
 
 def test_a_memory_without_a_block_is_one_all_the_same() -> None:
     class Plain(FakeMemory):
-        prompt_block = None  # type: ignore[assignment]
+        prompt_block = None
 
     played = play([text("ok")], "tea?", memory=Plain({"tea?": "about tea?"}))
     assert "External memory" not in prompt_of(played.server.bodies[0])

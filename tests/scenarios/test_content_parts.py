@@ -111,7 +111,7 @@ def test_a_missing_library_is_named(
 
 @pytest.mark.parametrize("model", [CLAUDE, GPT, RESPONSES])
 def test_a_message_with_only_a_pdf_arrives(model: str) -> None:
-    played = play([text("it costs ten euros")], [FilePart(pdf(), "bill.pdf")], model=model)  # type: ignore[arg-type]
+    played = play([text("it costs ten euros")], [FilePart(pdf(), "bill.pdf")], model=model)
     (body,) = played.server.bodies
     assert base64.b64encode(pdf()).decode() in json.dumps(body)
     assert "bill.pdf" in json.dumps(body)
@@ -121,7 +121,7 @@ def test_a_message_with_only_a_pdf_arrives(model: str) -> None:
 def test_a_pdf_goes_as_its_text_where_no_files_are_taken() -> None:
     message = ["what does it cost?", FilePart(pdf(), "bill.pdf")]
     with table([text("ten euros")], model=BLIND) as (agent, server, _, heard):
-        assert asyncio.run(agent.arun(message)).completed  # type: ignore[arg-type]
+        assert asyncio.run(agent.arun(message)).completed
     sent = json.dumps(server.bodies[0])
     assert "its text:]\\n[page 1]\\nten euros" in sent
     assert "JVBERi" not in sent
@@ -133,7 +133,7 @@ def test_a_pdf_goes_as_its_text_where_no_files_are_taken() -> None:
 @pytest.mark.parametrize(("model", "form"), [(CLAUDE, "BMP"), (GPT, "PNG"), (RESPONSES, "BMP")])
 def test_a_large_image_and_one_of_another_type_are_made_to_fit(model: str, form: str) -> None:
     large = ImagePart(picture(2_400, 600, form), f"a.{form.lower()}")
-    played = play([text("teal")], [large], model=model, settings={"parts": {"image_side": 1_200}})  # type: ignore[arg-type]
+    played = play([text("teal")], [large], model=model, settings={"parts": {"image_side": 1_200}})
     sent = json.dumps(played.server.bodies[0])
     assert "image/jpeg" in sent
     encoded = next(word for word in sent.replace(",", '"').split('"') if word.startswith("/9j/"))
@@ -144,7 +144,7 @@ def test_a_large_image_and_one_of_another_type_are_made_to_fit(model: str, form:
 
 def test_what_is_assumed_to_be_read_is_sent() -> None:
     settings = {"parts": {"assume": ["image"]}}
-    played = play([text("teal")], [ImagePart(picture())], model=BLIND, settings=settings)  # type: ignore[arg-type]
+    played = play([text("teal")], [ImagePart(picture())], model=BLIND, settings=settings)
     assert "image_url" in json.dumps(played.server.bodies[0])
 
 
@@ -154,7 +154,7 @@ def refused_with(message: str) -> Any:
 
 def test_a_provider_that_finds_an_image_too_large_gets_a_smaller_one() -> None:
     refused = refused_with("image dimensions exceed max allowed size for many-image requests: 2000 pixels")
-    played = play([refused, text("teal")], [ImagePart(picture(2_600, 20))], model=CLAUDE)  # type: ignore[arg-type]
+    played = play([refused, text("teal")], [ImagePart(picture(2_600, 20))], model=CLAUDE)
     first, second = (json.dumps(body) for body in played.server.bodies)
     assert played.outcome == "completed"
     assert first != second
@@ -165,7 +165,7 @@ def test_a_provider_that_finds_an_image_too_large_gets_a_smaller_one() -> None:
 
 def test_an_image_that_is_refused_again_is_named() -> None:
     refused = refused_with("image exceeds 5 MB maximum")
-    played = play([refused, refused, text("ok")], [ImagePart(picture(2_600, 20), "a.png")], model=CLAUDE)  # type: ignore[arg-type]
+    played = play([refused, refused, text("ok")], [ImagePart(picture(2_600, 20), "a.png")], model=CLAUDE)
     assert "[image a.png (image/png, " in json.dumps(played.server.bodies[2])
     told = [line for line in played.heard.of("status") if "a.png" in line]
     assert len(told) == 1
@@ -178,7 +178,7 @@ def test_an_image_that_is_refused_again_is_named() -> None:
 ])  # fmt: skip
 def test_a_part_that_a_provider_refuses_is_named(part: Any, message: str, name: str) -> None:
     settings = {"parts": {"assume": ["audio", "file"]}}
-    played = play([refused_with(message), text("ok")], ["hear", part], settings=settings)  # type: ignore[arg-type]
+    played = play([refused_with(message), text("ok")], ["hear", part], settings=settings)
     assert played.outcome == "completed"
     assert f"[{name} (" in json.dumps(played.server.bodies[1])
     assert len([line for line in played.heard.of("status") if name in line]) == 1
@@ -234,7 +234,7 @@ def test_parts_that_a_session_cannot_show_are_reported_once(tmp_path: Path) -> N
 def test_parts_are_stored_and_go_out_again_in_the_same_bytes(tmp_path: Path) -> None:
     message = ["what?", ImagePart(picture(), "a.png"), FilePart(pdf(), "bill.pdf")]
     with table([text("one")], model=CLAUDE, home=tmp_path / "a") as (agent, first, _, _):
-        agent.chat(message)  # type: ignore[arg-type]
+        agent.chat(message)
         session = agent.session_id
         lines = list(export_session(store_for(str(agent.home)).database, session, raw=True))
     with table([text("two")], model=CLAUDE, home=tmp_path / "a", session_id=session) as (agent, second, _, _):
@@ -295,7 +295,7 @@ def test_of_a_tools_part_that_the_model_cannot_see_or_that_cannot_be_sent_there_
 
 def test_a_message_with_parts_is_recalled_for_like_any_other() -> None:
     memory = FakeMemory({"who is it?": "Ada has red hair"})
-    played = play([text("Ada")], ["who is it?", ImagePart(picture(), "a.png")], model=CLAUDE, memory=memory)  # type: ignore[arg-type]
+    played = play([text("Ada")], ["who is it?", ImagePart(picture(), "a.png")], model=CLAUDE, memory=memory)
     words, image = played.server.bodies[0]["messages"][0]["content"]
     assert "Ada has red hair" in words["text"]
     assert image["type"] == "image"

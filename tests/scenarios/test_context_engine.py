@@ -190,7 +190,7 @@ def test_an_engine_that_hangs_costs_its_time_limit() -> None:
     clock = FakeClock()
 
     class Hangs(BuiltInEngine):
-        async def prompt(self, context: LongContext, goes: Sequence[int], window: int) -> str:  # type: ignore[override]
+        async def prompt(self, context: LongContext, goes: Sequence[int], window: int) -> str:
             clock.advance(3_600)
             await asyncio.Event().wait()
             return ""

@@ -28,7 +28,8 @@ SEARCHING = "openai:gpt-5-search-api", "chat_completions"
 REASONER = "openai:gpt-5-mini", "codex_responses"
 BOTH = ["web_search", "code_execution"]
 
-Model, Body = tuple[str, str], dict[str, Any]
+Model = tuple[str, str]
+Body = dict[str, Any]
 NOWHERE = "http://127.0.0.1:9/v1"
 ROUND = tools(call("echo", {"text": "a"})), text("done")
 

@@ -116,7 +116,8 @@ def test_nor_does_a_callback_remember_it(tmp_path: Path, said: str) -> None:
         approvals = Approvals(
             Callbacks(callbacks), FakeClock(), ApprovalSettings(), 0.01, grants=grants, workdir="/"
         )
-        return (await approvals.ask(AskApproval("c1", name, {}), asyncio.Event())).granted
+        answer: Any = await approvals.ask(AskApproval("c1", name, {}), asyncio.Event())
+        return bool(answer.granted)
 
     assert asyncio.run(asks("dr*", approval=lambda asked: said)) is (said != "never")
     assert grants.all() == []

@@ -30,13 +30,11 @@ KEY_FILES = (
 )  # fmt: skip
 
 
-@pytest.mark.parametrize("name", KEY_FILES)
-@pytest.mark.parametrize(
-    "line", ["cat '{}'", "head -3 './{}'", "cat < '{}'", "grep x 'a/../{}'", "git show 'HEAD:{}'"]
-)
-def test_a_file_that_holds_keys_is_not_shown_unasked(tmp_path: Path, name: str, line: str) -> None:
+def test_a_file_that_holds_keys_is_not_shown_unasked(tmp_path: Path) -> None:
     subprocess.run(["git", "init", "-q", str(tmp_path)], check=True)
-    assert not unasked(line.format(name), tmp_path)
+    for name in KEY_FILES:
+        for line in ("cat '{}'", "head -3 './{}'", "cat < '{}'", "grep x 'a/../{}'", "git show 'HEAD:{}'"):
+            assert not unasked(line.format(name), tmp_path), line.format(name)
 
 
 @pytest.mark.parametrize(

@@ -203,7 +203,8 @@ async def asked(text: str) -> None:
     given: Any = {"grants": NoGrants(_no_database), "workdir": "/"}
     nobody = Approvals(Callbacks({}), FakeClock(), Settings().approval, 0.01, **given)
     question = AskApproval("c1", "terminal", {"command": text[: MAX_COMMAND // 8]})
-    assert not (await nobody.ask(question, asyncio.Event())).granted
+    answer: Any = await nobody.ask(question, asyncio.Event())
+    assert not answer.granted
 
 
 def told_by_a_server(text: str) -> None:

@@ -17,9 +17,10 @@ from fsm_agent.fsm.journal import Exchange
 from fsm_agent.sessions.store import Store
 from fsm_agent.testing import call, text, tools
 from tests.crash.waiting import SESSION, agent_of
+from tests.helpers.families import told
 from tests.helpers.sample import sampled
 from tests.security.test_authority import Desk
-from tests.sessions.test_kill_matrix import SIGKILL, all_points, killed, run, told
+from tests.sessions.test_kill_matrix import SIGKILL, all_points, killed, run
 
 
 def left_at(
@@ -51,7 +52,7 @@ def left_at(
     return turn, desk
 
 
-def is_of(kind: type, call_id: str) -> Callable[[Exchange], bool]:
+def is_of(kind: type[Any], call_id: str) -> Callable[[Exchange], bool]:
     return lambda exchange: any(isinstance(one, kind) and one.call_id == call_id for one in exchange.requests)
 
 
@@ -101,7 +102,7 @@ def test_what_needed_no_yes_then_and_is_forbidden_now_does_not_run(tmp_path: Pat
 def test_a_continued_turn_keeps_its_limits_and_has_no_rules_of_its_own(tmp_path: Path) -> None:
     before = {"approval": {"bypass": True}, "max_iterations": 7}
     turn, _ = left_at(tmp_path, lambda happened: happened.state == "ExecuteTools", NOTE, settings=before)
-    found = Desk(tmp_path, settings=DENIED).agent.resume(turn).gate.turn.settings  # type: ignore[attr-defined]
+    found = Desk(tmp_path, settings=DENIED).agent.resume(turn).gate.turn.settings
     assert (found.max_iterations, found.approval.bypass) == (7, False)
     assert found.approval.policy["note"] == "deny"
 

@@ -204,7 +204,8 @@ async def test_an_interrupt_ends_it(scene: Scene) -> None:
     running = asyncio.ensure_future(runner.run(request, stop))
     await asyncio.to_thread(until, (scene.work / "begun").exists)
     stop.set()
-    assert (await running).status == "unknown"
+    ended: Any = await running
+    assert ended.status == "unknown"
     until(lambda: not scene.left())
 
 

@@ -71,7 +71,7 @@ def sent_to_an_editor(text: str) -> str:
     stream = io.BytesIO()
     Outbox(lambda message: write_message(stream, message), [KEY]).output(text, "important")
     stream.seek(0)
-    message = read_message(stream)  # type: ignore[arg-type]
+    message = read_message(stream)
     assert message is not None
     return str(message["body"]["output"]).removesuffix("\n")
 

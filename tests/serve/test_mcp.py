@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -12,7 +13,7 @@ import anyio
 import pytest
 from mcp import Client, MCPError
 from mcp.shared.message import SessionMessage
-from mcp_types import ElicitResult, TextContent, jsonrpc_message_adapter
+from mcp_types import ElicitResult, TextContent, TextResourceContents, jsonrpc_message_adapter
 
 from fsm_agent import Agent, ImagePart, tool
 from fsm_agent.serve.called_tools import choose_tools, with_called_tools
@@ -158,6 +159,24 @@ async def test_the_agent_answers_and_continues_its_session(store: Store, era: st
     assert moves[0] == "Prepare → BuildMessages"
     assert "runs add" in moves
     assert (moves[-1] or "").endswith("→ Finalize")
+
+
+@pytest.mark.parametrize("era", ERAS)
+async def test_sessions_are_resources(store: Store, era: str) -> None:
+    async with served(store, text("It is 5."), chosen=[]) as server, Client(server, mode=era) as client:
+        assert (await client.list_resources()).resources == []
+        await client.call_tool("ask", {"message": "2 + 3?"})
+        [first] = (await client.list_resources()).resources
+        assert first.title == "2 + 3?"
+        [template] = (await client.list_resource_templates()).resource_templates
+        assert str(first.uri) == template.uri_template.replace("{session}", first.name)
+        [read] = (await client.read_resource(str(first.uri))).contents
+        assert isinstance(read, TextResourceContents)
+        told = json.loads(read.text)
+        assert [row["content"] for row in told["messages"]] == ["2 + 3?", "It is 5."]
+        for wrong in ("session://s-none", "session://", "file:///etc/passwd"):
+            with pytest.raises(MCPError, match="no such"):
+                await client.read_resource(wrong)
 
 
 @pytest.mark.parametrize("era", ERAS)

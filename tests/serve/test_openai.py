@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import json
+import sqlite3
 from collections.abc import AsyncIterator, Callable
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, closing
 from typing import Any
 
 import openai
 import pytest
-from openai import AsyncOpenAI
+from openai import AsyncOpenAI, NotFoundError
 from openai.types.responses import Response
 from pydantic import BaseModel
 
@@ -18,6 +19,8 @@ from fsm_agent import Agent, tool
 from fsm_agent.serve.keys import KeyRing
 from fsm_agent.serve.service import SessionService
 from fsm_agent.sessions.store import Store
+from fsm_agent.sessions.store.kept_values import KeptValues
+from fsm_agent.sessions.store.retention import remove
 from fsm_agent.testing import ScriptedModel, call, silence, status, text, tools
 from tests.serve.conftest import SETTINGS, TOKEN, WebClient
 
@@ -138,7 +141,7 @@ async def test_a_stream_has_the_events_of_the_wire_and_comes_to_the_whole_respon
             told = [event async for event in stream]
             final = await stream.get_final_response()
         whole = await client.responses.retrieve(final.id)
-    assert [event.sequence_number for event in told] == list(range(len(told)))  # type: ignore[union-attr]
+    assert [event.sequence_number for event in told] == list(range(len(told)))
     once = [event.type for at, event in enumerate(told) if at == 0 or told[at - 1].type != event.type]
     message = [
         "response.output_item.added", "response.content_part.added", "response.output_text.delta",
@@ -163,12 +166,12 @@ async def test_events_of_the_engine_are_sent_to_a_client_that_asks_for_them(talk
     async with talking(*ADDS, *ADDS) as client:
         asked = {"x-fsm-agent-events": "all"}
         stream = await client.responses.create(model=MODEL, input="1+2", stream=True, extra_headers=asked)
-        told = [event async for event in stream]
+        told: list[Any] = [event async for event in stream]
         chat = await client.chat.completions.create(
             model=MODEL, messages=[{"role": "user", "content": "1+2"}], stream=True, extra_headers=asked
         )
         chunks = [chunk async for chunk in chat]
-    moves = [e.data["dest"] for e in told if e.type == "fsm_agent.transition"]  # type: ignore[comparison-overlap]
+    moves = [e.data["dest"] for e in told if e.type == "fsm_agent.transition"]
     assert moves[-1] == "Finalize"
     assert [e.sequence_number for e in told] == list(range(len(told)))
     assert all(chunk.choices or chunk.model_extra for chunk in chunks)
@@ -230,12 +233,33 @@ async def test_a_session_that_was_compacted_goes_on(talking: Talking, store: Sto
     assert store.newest(session).id == second.fsm_agent["session"] != session  # type: ignore[attr-defined]
 
 
+async def test_what_the_doors_keep_goes_with_the_session(talking: Talking, store: Store) -> None:
+    def kept() -> set[tuple[str, str]]:
+        with closing(sqlite3.connect(store.home / "sessions.db")) as file:
+            return set(file.execute("SELECT extension, key FROM kept_values"))
+
+    async with talking(text("one"), text("two")) as client:
+        first = await client.responses.create(model=MODEL, input="hi")
+        own = kept()
+        await KeptValues(store, "notes").put(first.id.removeprefix("resp_"), "of an extension")
+        second = await client.responses.create(model=MODEL, input="hello")
+        assert len(own) == 2
+        assert len(kept()) == 5
+        session = store.database.select("SELECT session FROM turns ORDER BY began LIMIT 1")[0][0]
+        await asyncio.to_thread(remove, store, [session], 0)
+        assert not kept() & own
+        assert len(kept()) == 3, "the other session's, and what an extension keeps, stay"
+        with pytest.raises(NotFoundError):
+            await client.responses.retrieve(first.id)
+        assert (await client.responses.retrieve(second.id)).output_text == "two"
+
+
 async def test_items_of_earlier_responses_are_the_history(talking: Talking, store: Store) -> None:
     async with talking(*ADDS, text("Three.")) as client:
         first = await client.responses.create(model=MODEL, input="1+2")
         items = [{"role": "user", "content": "1+2"}, *(item.to_dict() for item in first.output)]
         items.append({"role": "user", "content": [{"type": "input_text", "text": "In words?"}]})
-        second = await client.responses.create(model=MODEL, input=items, instructions="Be short.")  # type: ignore[arg-type]
+        second = await client.responses.create(model=MODEL, input=items, instructions="Be short.")
     rows = store.newest(second.fsm_agent["session"]).rows  # type: ignore[attr-defined]
     assert [row.role for row in rows] == [
         "user",
@@ -321,7 +345,7 @@ async def test_a_client_that_comes_back_gets_each_event_once(talking: Talking) -
 async def test_a_turn_that_failed_is_a_failed_response(talking: Talking) -> None:
     async with talking(status(401, "no key")) as client:
         response = await client.responses.create(model=MODEL, input="hi")
-        assert (response.status, response.error.code) == ("failed", "server_error")  # type: ignore[union-attr]
+        assert (response.status, response.error.code) == ("failed", "server_error")
 
 
 async def test_a_request_that_is_sent_again_with_its_idempotency_key_begins_nothing(talking: Talking) -> None:
@@ -494,7 +518,7 @@ async def test_a_body_that_is_no_json_or_is_huge_is_refused(talking: Talking) ->
                     cast_to=object,
                     options={"headers": {"content-type": "application/json"}},
                 )
-            assert (refused.value.status_code, refused.value.body["type"]) == (code, "invalid_request_error")  # type: ignore[index]
+            assert (refused.value.status_code, refused.value.body["type"]) == (code, "invalid_request_error")
 
 
 async def test_a_wrong_key_a_missing_scope_and_another_key_are_refused(

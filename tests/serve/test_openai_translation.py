@@ -59,7 +59,7 @@ def heard(*events: ServedEvent, result: TurnResult, **head: Any) -> Response:
     assert [one.sequence_number for one in sent] == list(range(len(sent)))  # type: ignore[attr-defined]
     for one in sent:
         TypeAdapter(type(one)).validate_python(json.loads(one.to_json()))
-        state.handle_event(one)  # type: ignore[arg-type]
+        state.handle_event(one)
     return translator.response
 
 

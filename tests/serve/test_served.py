@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from contextlib import suppress
+import signal
+import sqlite3
+from contextlib import closing, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import httpx2
 import pytest
 
 from benchmarks.serve import measure
@@ -16,6 +19,7 @@ from tests.dispatch.app import lines
 from tests.dispatch.crew import WorkerProcess
 from tests.helpers.command_line import Cli
 from tests.helpers.postgres_server import address, programs, running
+from tests.helpers.waiting import until
 from tests.serve.processes import ServerProcess, key_of, servers, text_of, told
 
 pytestmark = pytest.mark.slow
@@ -89,6 +93,36 @@ async def test_a_server_is_killed_while_a_tool_runs(tmp_path: Path, home: Path) 
     assert [one["data"]["values"]["status"] for one in whole if one["event"] == "tool_complete"] == [
         "unknown"
     ]
+
+
+@pytest.mark.parametrize("dies", ["before", "in"])
+async def test_a_server_is_killed_before_or_in_the_turn_of_the_next_agent(
+    dies: str, tmp_path: Path, home: Path
+) -> None:
+    key, app = key_of(home), ("--app", "tests.serve.handing_app:make_agent")
+    with ServerProcess(tmp_path, home, *app, HANDING_DIES=dies) as server:
+        async with server.client(key) as client:
+            turn = await begun(client)
+            got: list[dict[str, Any]] = []
+            with suppress(httpx2.TransportError):
+                while True:
+                    got += await told(client, turn, got[-1]["id"] if got else "", most=1)
+        assert await asyncio.to_thread(server.process.wait, 60) == -signal.SIGKILL
+    query = "SELECT ended IS NULL, exit FROM turns ORDER BY number"
+    with closing(sqlite3.connect(home / "sessions.db")) as file:
+        left = file.execute(query).fetchall()
+    assert left == [(0, "handed_over"), (1, None)][: 1 + (dies == "in")]
+    with ServerProcess(tmp_path, home, *app) as server:
+        async with server.client(key) as client:
+            got += await told(client, turn, got[-1]["id"])
+            whole = await told(client, turn)
+            with closing(sqlite3.connect(home / "sessions.db")) as file:
+                until(lambda: not file.execute("SELECT * FROM queued").fetchall(), "a sweep")
+    assert got[-1]["data"]["final_response"] == "I am the other"
+    assert len({one["id"] for one in got[:-1]}) == len(got) - 1
+    assert len({one["data"]["turn"] for one in whole}) == 2
+    with closing(sqlite3.connect(home / "sessions.db")) as file:
+        assert file.execute(query).fetchall() == [(0, "handed_over"), (0, "text_response")]
 
 
 async def test_a_server_that_leaves_hands_its_turn_over(tmp_path: Path, home: Path) -> None:

@@ -249,10 +249,9 @@ async def test_a_fork_is_given_the_result_of_a_tool(serving: MakeService, caller
 
     async with serving(tools(call("look", {}, "c1")), text("done"), tools=[look]) as service:
         turn = await service.start(caller, "hi")
-        moves = [
-            one async for one in service.events(caller, turn) if isinstance(one.event.values, Transition)
-        ]
-        at = next(place for place, one in enumerate(moves, 1) if one.event.values.dest == "ExecuteTools")
+        told = [one.event.values async for one in service.events(caller, turn)]
+        moves = [one.dest for one in told if isinstance(one, Transition)]
+        at = moves.index("ExecuteTools") + 1
         forked = await service.fork(caller, turn, at, {"results": {"c1": "snow"}})
         values = [one.event.values async for one in service.events(caller, forked)]
     assert next(one.result for one in values if isinstance(one, ToolComplete)) == "snow"

@@ -49,7 +49,7 @@ def test_the_intent_of_a_tool_is_on_disk_where_it_must_be(effect: str, found: ob
         seen.append(on_disk(tmp_path, "SELECT kind, status FROM effects WHERE kind = 'RunTool'"))
         return "done"
 
-    agent_of(tmp_path, [tools(call("act")), text("done")], tools=[tool(act, effect=effect)]).chat("go")  # type: ignore[call-overload]
+    agent_of(tmp_path, [tools(call("act")), text("done")], tools=[tool(act, effect=effect)]).chat("go")
     assert seen == [found]
 
 
@@ -92,5 +92,5 @@ async def test_who_stops_a_turn_leaves_all_of_it_on_disk(tmp_path: Path) -> None
 
 
 def agent_of(home: Path, script: object, **options: Any) -> Agent:
-    model, store = ScriptedModel(script), Store(home, opened=Patient)  # type: ignore[arg-type]
+    model, store = ScriptedModel(script), Store(home, opened=Patient)
     return process(home, model=model, store=store, **options)

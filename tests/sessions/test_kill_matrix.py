@@ -80,7 +80,7 @@ def check_rows(rows: list[dict[str, Any]], wanted: list[dict[str, Any]], known: 
 def check_wires(rows: list[dict[str, Any]], where: str) -> None:
     history = [Message.from_dict(row) for row in rows]
     for mode in MODES:
-        runtime = Runtime("test", "m", api_mode=mode)  # type: ignore[arg-type]
+        runtime = Runtime("test", "m", api_mode=mode)
         written = b"".join(WireCopy().messages("prompt", history, (), View.of(runtime, frozenset())))
         key = "input" if mode == "codex_responses" else "messages"
         body: dict[str, Any] = {key: json.loads(written)}

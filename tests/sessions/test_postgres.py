@@ -305,7 +305,7 @@ def test_an_owner_that_lost_its_turn_writes_nothing(url: str, tmp_path: Path) ->
         "sessions (id, created, touched) VALUES ('s', 0, 0)",
         f"{turn} VALUES ('t', 's', '', 'X', '', '{{}}', '{{}}', 0, 0)",
     ):
-        database.write(lambda c, row=row: c.execute(f"INSERT INTO {row}") and None)  # type: ignore[misc]
+        database.write(lambda c, row=row: c.execute(f"INSERT INTO {row}") and None)
     fence, fenced, go_on = Fence("t"), threading.Event(), threading.Event()
 
     def slow(c: SqlConnection) -> None:

@@ -35,7 +35,7 @@ from tests.helpers.waiting import until
 
 
 def found(store: Store, words: str, **options: object) -> list[str]:
-    among = Among(**options)  # type: ignore[arg-type]
+    among = Among(**options)
     return sorted(hit.text for hit in search(store.database, words, among, limit=100).hits)
 
 

@@ -331,7 +331,7 @@ class CountingLoop(asyncio.SelectorEventLoop):
 
     woken = 0
 
-    def call_soon_threadsafe(self, callback, *arguments, context=None):  # type: ignore[no-untyped-def]
+    def call_soon_threadsafe(self, callback, *arguments, context=None):
         self.woken += 1
         return super().call_soon_threadsafe(callback, *arguments, context=context)
 

@@ -20,17 +20,20 @@ from typing import Literal
 
 import pytest
 
+from tests.helpers.sample import everything, sampled
+
 ROOT = Path(__file__).parents[2]
 STATES, EXAMPLES = "states/fsm_agent_states", "examples"
 TESTS = {
     STATES: [
-        "tests/states/test_row_coverage.py::test_the_footprints_of_the_turn_are_those_that_were_read",
         "tests/states/test_row_coverage.py::test_sixty_agents_take_most_rows",
+        "tests/states/test_row_coverage.py::test_the_footprints_of_the_turn_are_those_that_were_read",
     ],
     EXAMPLES: ["tests/workflow/test_examples_of_tables.py", "-k", "row or pair or footprints or random"],
 }
 """What ``docs/testing.md`` tells people to write: scripts of rows and pairs, footprints, random turns and
-worlds."""
+worlds. Of the turn, agents in a hostile world come first: they find most bugs in a moment, and footprints are
+compared only when all scripts were played."""
 
 Kind = Literal["effect", "data", "event", "counter"]
 
@@ -102,7 +105,8 @@ def is_green(folder: str) -> bool:
 def _copied() -> Iterator[Path]:
     with tempfile.TemporaryDirectory() as place:
         for name in ("states", "examples", "tests"):
-            shutil.copytree(ROOT / name, Path(place, name), ignore=shutil.ignore_patterns("__pycache__"))
+            # with the compiled files beside the sources, but for those that another process is writing
+            shutil.copytree(ROOT / name, Path(place, name), ignore=shutil.ignore_patterns("*.pyc.*"))
         shutil.copy(ROOT / "pyproject.toml", place)
         yield Path(place)
 
@@ -119,15 +123,16 @@ def _tests(tree: Path, arguments: list[str]) -> int:
 
 
 @pytest.mark.slow
-def test_a_copy_without_a_bug_is_green() -> None:
-    assert is_green(STATES)
-    assert is_green(EXAMPLES)
+@pytest.mark.parametrize("folder", TESTS if everything() else [EXAMPLES])
+def test_a_copy_without_a_bug_is_green(folder: str) -> None:
+    """Those of the turn take minutes, and are run in this tree as well."""
+    assert is_green(folder)
 
 
 @pytest.mark.slow
 def test_planted_bugs_are_found() -> None:
-    missed = [bug for bug in BUGS if not is_found(bug)]
-    assert len(missed) <= 4, missed
+    missed = [bug for bug in sampled(BUGS, "planted bugs") if not is_found(bug)]
+    assert len(missed) <= (4 if everything() else 2), missed
     page = (ROOT / "docs" / "testing.md").read_text(encoding="utf-8")
     assert f"at least {len(BUGS) - 4} of {len(BUGS)} planted bugs" in page
 

@@ -21,33 +21,21 @@ class Lowest(random.Random):
         return a
 
 
+FIGURES = (
+    ("exception", 1, 2, 3), ("exception", 2, 4, 6), ("exception", 3, 8, 12), ("exception", 20, 60, 90),
+    ("exception", 5_000, 60, 90), ("invalid", 1, 5, 7.5), ("invalid", 2, 10, 15), ("invalid", 3, 20, 30),
+    ("invalid", 9, 120, 180), ("rebuild", 1, 4, 4), ("rebuild", 3, 6, 6), ("rebuild", 9, 8, 8),
+    ("overflow", 1, 2, 2), ("overflow", 3, 2, 2), ("empty", 1, 0.1, 0.1), ("empty", 2, 0.2, 0.2),
+    ("empty", 8, 1, 1),
+)  # fmt: skip
+
+
 @pytest.mark.behaviour("FSM-13", "BACK-03", "TR-02", "BACK-01", "BACK-01b", "BACK-02", "BACK-06")
-@pytest.mark.parametrize(
-    ("kind", "attempt", "low", "high"),
-    [
-        ("exception", 1, 2, 3),
-        ("exception", 2, 4, 6),
-        ("exception", 3, 8, 12),
-        ("exception", 20, 60, 90),
-        ("exception", 5_000, 60, 90),
-        ("invalid", 1, 5, 7.5),
-        ("invalid", 2, 10, 15),
-        ("invalid", 3, 20, 30),
-        ("invalid", 9, 120, 180),
-        ("rebuild", 1, 4, 4),
-        ("rebuild", 3, 6, 6),
-        ("rebuild", 9, 8, 8),
-        ("overflow", 1, 2, 2),
-        ("overflow", 3, 2, 2),
-        ("empty", 1, 0.1, 0.1),
-        ("empty", 2, 0.2, 0.2),
-        ("empty", 8, 1, 1),
-    ],
-)
-def test_the_figures_of_every_kind(kind: Kind, attempt: int, low: float, high: float) -> None:
-    assert Backoff(rng=Lowest()).seconds(kind, attempt) == pytest.approx(low)
-    assert Backoff(rng=Highest()).seconds(kind, attempt) == pytest.approx(high)
-    assert low <= Backoff().seconds(kind, attempt) <= high
+def test_the_figures_of_every_kind() -> None:
+    for kind, attempt, low, high in FIGURES:
+        assert Backoff(rng=Lowest()).seconds(kind, attempt) == pytest.approx(low), (kind, attempt)
+        assert Backoff(rng=Highest()).seconds(kind, attempt) == pytest.approx(high), (kind, attempt)
+        assert low <= Backoff().seconds(kind, attempt) <= high, (kind, attempt)
 
 
 @pytest.mark.behaviour("BACK-05")

@@ -56,7 +56,7 @@ def test_what_was_worked_with_is_let_go_before_the_end_is_told(way: Callable[[Th
             held.append(watched() is not None)
             return tell(*values, **more)
 
-        loop.call_soon_threadsafe = told  # type: ignore[method-assign]
+        loop.call_soon_threadsafe = told
         work = way(thing)
         del thing
         await work

@@ -165,7 +165,9 @@ def test_a_turn_is_in_the_trace_of_whoever_runs_it(seen: Collected) -> None:
         asyncio.run(bot.arun("in a loop of the caller's"))
     bot.chat("outside")
     first, second, third = seen.named("invoke_agent")
-    assert [one.parent and one.parent.span_id for one in (first, second)] == [span.context.span_id] * 2
+    assert [one.parent and one.parent.span_id for one in (first, second)] == [
+        span.get_span_context().span_id
+    ] * 2
     assert third.parent is None
 
 

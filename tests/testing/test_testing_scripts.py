@@ -292,7 +292,7 @@ def test_a_real_turn_keeps_them(tmp_path: Path) -> None:
 
         async def run() -> int:
             turn = agent.start("go")
-            look = Look(TURN, turn.gate.turn)  # type: ignore[arg-type]
+            look = Look(TURN, turn.gate.turn)
             moves = 0
             async for step in turn:
                 look.moved(step.event, TURN.row(step.row))

@@ -66,7 +66,7 @@ def test_options_reach_the_spec() -> None:
 
 
 def test_the_schema_is_plain_and_keeps_what_is_needed() -> None:
-    def handler(  # type: ignore[no-untyped-def]
+    def handler(
         json: Color,
         point: Point | None = None,
         title: Literal["x", "y"] = "x",
@@ -207,9 +207,9 @@ EFECT = "unknown option of @tool; given: efect; allowed: effect, perhaps; all of
         (lambda: as_tool(event), "no schema"),
         (lambda: tool(name="a b")(google), "letters, digits"),
         (lambda: tool(name="")(google), "letters, digits"),
-        (lambda: tool(concurrency="both")(google), "parallel, serial, interactive"),  # type: ignore[call-overload]
-        (lambda: tool(effect="none")(google), "pure, idempotent, unsafe"),  # type: ignore[call-overload]
-        (lambda: tool(approval="yes")(google), "never, ask"),  # type: ignore[call-overload]
+        (lambda: tool(concurrency="both")(google), "parallel, serial, interactive"),
+        (lambda: tool(effect="none")(google), "pure, idempotent, unsafe"),
+        (lambda: tool(approval="yes")(google), "never, ask"),
         (lambda: tool(timeout=0)(google), "above 0"),
         (
             lambda: tool(timeout=float("inf"))(google),
@@ -220,7 +220,7 @@ EFECT = "unknown option of @tool; given: efect; allowed: effect, perhaps; all of
         (lambda: tool(path_arguments=("file",))(google), "city, days, unit"),
         (lambda: tool(hidden=("file",))(shout), "given: file; allowed: loud"),
         (lambda: tool(hidden=("words",))(shout), "given: words; allowed: loud"),
-        (lambda: tool(efect="pure"), EFECT),  # type: ignore[call-overload]
+        (lambda: tool(efect="pure"), EFECT),
         (lambda: as_tool(misnamed), "parameter that is not there; given: citty; allowed: city, perhaps"),
         (lambda: as_tool(misnamed_sphinx), "parameter that is not there; given: town; allowed: city"),
         (
@@ -251,7 +251,7 @@ def misnamed_sphinx(city: str) -> None:
     """
 
 
-def untyped(ctx, city: str) -> None: ...  # type: ignore[no-untyped-def]
+def untyped(ctx, city: str) -> None: ...
 
 
 def unresolved(x: Nowhere) -> None: ...  # type: ignore[name-defined]  # noqa: F821
@@ -319,30 +319,22 @@ class Row:
     when: datetime.date
 
 
-@pytest.mark.parametrize(
-    ("value", "text"),
-    [
-        ("as is", "as is"),
-        ("", ""),
-        (None, "(no output)"),
-        (b"caf\xc3\xa9 \xff", "café \ufffd"),
-        (Color.RED, "red"),
-        (True, "true"),
-        (2.5, "2.5"),
-        ([1, "é"], '[1, "é"]'),
-        ({"raw": b"\xff"}, '{"raw": "_w=="}'),
-        ("a\ud800b\x00c", "a\ufffdbc"),
-        (["\udfff"], '["\ufffd"]'),
-        ({"failed": 0, "error": None}, '{"failed": 0, "error": null}'),
-        (Point(title="t"), '{"title": "t", "kids": []}'),
-        (Row(1, datetime.date(2024, 1, 2)), '{"n": 1, "when": "2024-01-02"}'),
-        (contextvars.ContextVar, "<class '_contextvars.ContextVar'>"),
-    ],
-)
-def test_results_become_text(value: object, text: str) -> None:
-    outcome = run(returning(value))
-    assert (outcome.call_id, outcome.status, outcome.text) == ("call_1", "ok", text)
-    outcome.text.encode()
+RESULTS = (
+    ("as is", "as is"), ("", ""), (None, "(no output)"), (b"caf\xc3\xa9 \xff", "café \ufffd"),
+    (Color.RED, "red"), (True, "true"), (2.5, "2.5"), ([1, "é"], '[1, "é"]'),
+    ({"raw": b"\xff"}, '{"raw": "_w=="}'), ("a\ud800b\x00c", "a\ufffdbc"), (["\udfff"], '["\ufffd"]'),
+    ({"failed": 0, "error": None}, '{"failed": 0, "error": null}'),
+    (Point(title="t"), '{"title": "t", "kids": []}'),
+    (Row(1, datetime.date(2024, 1, 2)), '{"n": 1, "when": "2024-01-02"}'),
+    (contextvars.ContextVar, "<class '_contextvars.ContextVar'>"),
+)  # fmt: skip
+
+
+def test_results_become_text() -> None:
+    for value, text in RESULTS:
+        outcome = run(returning(value))
+        assert (outcome.call_id, outcome.status, outcome.text) == ("call_1", "ok", text), (value, text)
+        outcome.text.encode()
 
 
 def test_an_object_without_its_own_text_is_not_a_result() -> None:
@@ -359,7 +351,7 @@ def test_an_object_without_its_own_text_is_not_a_result() -> None:
 def test_a_bug_in_a_tool_is_logged_with_its_place_and_without_keys(caplog: pytest.LogCaptureFixture) -> None:
     def look_up(account: str) -> str:
         """Look."""
-        return {"sk-proj-1234567890abcdefghijklmnop": 1}[account]  # type: ignore[return-value]
+        return {"sk-proj-1234567890abcdefghijklmnop": 1}[account]
 
     outcome = run(look_up, arguments={"account": "sk-proj-abcdefghijklmnop1234567890"})
     assert outcome.status == "error"

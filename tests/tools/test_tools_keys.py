@@ -235,12 +235,12 @@ def test_calls_in_one_thread_do_not_see_each_others_context() -> None:
         mark.set(word)
         return before
 
-    async def calls() -> list[str]:
+    async def calls() -> list[Any]:
         runner, interrupted = ToolRunner([leave], clock=SystemClock()), asyncio.Event()
         requests = [RunTool(str(n), "leave", {"word": str(n)}, 5.0) for n in range(5)]
-        return [(await runner.run(request, interrupted)).text for request in requests]
+        return [await runner.run(request, interrupted) for request in requests]
 
-    assert asyncio.run(calls()) == ["nothing"] * 5
+    assert [outcome.text for outcome in asyncio.run(calls())] == ["nothing"] * 5
     assert set(threads) == {"tool-leave"}
 
 

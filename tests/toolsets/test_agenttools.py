@@ -42,7 +42,7 @@ def test_the_registry_refuses_names_that_the_agent_handles(tmp_path: Path) -> No
     clock = FakeClock()
     runner = ToolRunner([], clock=clock, reserved=AGENT_LEVEL)
     for name in ("todo", "session_search", "clarify", "delegate_task", "memory"):
-        outcome = asyncio.run(runner.run(RunTool("c1", name, {}, 5), asyncio.Event()))
+        outcome: Any = asyncio.run(runner.run(RunTool("c1", name, {}, 5), asyncio.Event()))
         assert outcome.status == "error"
         assert "part of the agent" in outcome.text
     with pytest.raises(ConfigError, match="todo"):

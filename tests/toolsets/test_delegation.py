@@ -275,7 +275,7 @@ def test_the_parents_events_tell_what_its_children_do(tmp_path: Path) -> None:
     names = [name for name in heard if name.startswith("child:")]
     assert names == ["child:start", "child:tool", "child:end"]
     assert {event.turn_id for event in streamed} == {turn.id}
-    assert names == [event.values[0] for event in streamed if event.values[0].startswith("child:")]
+    assert names == [str(event.values[0]) for event in streamed if str(event.values[0]).startswith("child:")]
 
 
 # Approvals: no way around them by delegation (APPR-05)

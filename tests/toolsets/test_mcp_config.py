@@ -11,9 +11,10 @@ from typing import Any
 import pytest
 
 from fsm_agent import Agent
-from fsm_agent.conversation.effects import ApiMode, Effect, ToolSpec
+from fsm_agent.conversation.effects import ApiMode, ToolSpec
 from fsm_agent.conversation.wire.copy import format_of
 from fsm_agent.errors import ConfigError
+from fsm_agent.request import Effect
 from fsm_agent.runtime.clock import SystemClock
 from fsm_agent.settings.model import Settings
 from fsm_agent.support.processes import bare_environment

@@ -11,7 +11,7 @@ import pytest
 from fsm_agent import Agent
 from fsm_agent.sessions.store import Store
 from fsm_agent.support.threads import LOOP
-from fsm_agent.testing import ScriptedModel, call, text, tools
+from fsm_agent.testing import ScriptedModel, call, slow, text, tools
 from tests.helpers.store_homes import book, lookup
 
 NOTE = tools(call("memory", {"action": "add", "content": "The user likes rye bread."}))
@@ -89,8 +89,7 @@ def test_it_gives_up_after_its_iterations_and_asks_nobody(tmp_path: Path) -> Non
 
 def test_one_that_was_cut_off_is_taken_up_by_the_sessions_next_turn(tmp_path: Path) -> None:
     home = tmp_path / "home"
-    slow = text("Kept.", delay=60)
-    one, _ = reviewed([text("Rye it is."), slow], home)
+    one, _ = reviewed([text("Rye it is."), slow("Kept.", 60)], home)
     one.chat("I like rye bread")
     session = one.session_id
     one.close()

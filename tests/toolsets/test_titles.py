@@ -13,7 +13,7 @@ from fsm_agent import Agent
 from fsm_agent.sessions.store import Store
 from fsm_agent.sessions.store.names import rename
 from fsm_agent.support.threads import LOOP
-from fsm_agent.testing import FakeClock, ScriptedServer, status, text
+from fsm_agent.testing import FakeClock, ScriptedServer, slow, status, text
 
 QUESTION = "how do I bake a loaf of rye bread that does not fall apart when it is cut"
 
@@ -57,7 +57,7 @@ def test_a_session_is_named_after_its_first_turn_and_only_then(tmp_path: Path) -
 
 
 def test_a_title_that_a_person_gave_stays(tmp_path: Path) -> None:
-    with asked(tmp_path, [text("Rye", delay=0.4)], [text("Slowly.")]) as (agent, server):
+    with asked(tmp_path, [slow("Rye", 0.4)], [text("Slowly.")]) as (agent, server):
         result = agent.run_conversation(QUESTION)
         with closing(Store(tmp_path, "full")) as store:
             rename(store, result.session_id, "bread")
@@ -75,7 +75,7 @@ def test_without_a_title_the_first_words_stay(tmp_path: Path, reply: Any) -> Non
 
 
 def test_the_next_turn_does_not_wait_and_loses_nothing(tmp_path: Path) -> None:
-    with asked(tmp_path, [text("Rye", delay=0.3)], [text("Slowly."), text("Yes.", delay=0.6)]) as (agent, _):
+    with asked(tmp_path, [slow("Rye", 0.3)], [text("Slowly."), slow("Yes.", 0.6)]) as (agent, _):
         first = agent.run_conversation(QUESTION)
         second = agent.run_conversation("sure?")
         assert second.completed
@@ -87,6 +87,6 @@ def test_the_next_turn_does_not_wait_and_loses_nothing(tmp_path: Path) -> None:
             "Slowly.", "Yes.", "Still.",
         ]  # fmt: skip
     # an agent that is closed at once waits for it
-    with asked(tmp_path / "2", [text("Rye", delay=0.3)], [text("Slowly.")]) as (agent, _):
+    with asked(tmp_path / "2", [slow("Rye", 0.3)], [text("Slowly.")]) as (agent, _):
         result = agent.run_conversation(QUESTION)
     assert title(tmp_path / "2", result.session_id) == "Rye"

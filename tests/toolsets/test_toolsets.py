@@ -283,46 +283,17 @@ def test_calculate(core: ToolBench) -> None:
         assert core.ok("calculate", expression=expression) == value
 
 
-@pytest.mark.parametrize(
-    "expression",
-    [
-        "",
-        "1 +",
-        "1 / 0",
-        "2 ** 99999999",
-        "10 ** 10 ** 10",
-        "factorial(99999)",
-        "(-1) ** 0.5",
-        "sqrt(-1)",
-        "__import__('os')",
-        "(1).real",
-        "[1]",
-        "'a' * 9",
-        "x",
-        "True",
-        "1 if 1 else 2",
-        "sqrt(x=1)",
-        "min()",
-        "9" * 999,
-        "(" * 500 + ")" * 500,
-        "-" * 900 + "1",
-        "1" * 2_000,
-        "1e308 * 10 ** 400",
-        "3j",
-        "f(1)",
-        "1 < 2",
-        "1or 2",
-        "1e308 * 10",
-        "1e400",
-        "round(10, -10 ** 9)",
-        "a\0b",
-        "1(2)",
-        "lambda: 1",
-        "f'{1}'",
-    ],
-)
-def test_what_is_no_arithmetic_is_refused_quickly(core: ToolBench, expression: str) -> None:
-    outcome = core.use("calculate", expression=expression)
-    if expression not in ("9" * 999, "-" * 900 + "1"):
-        assert outcome.status == "error", outcome
-    assert outcome.seconds < PATIENCE / 2
+NO_ARITHMETIC = (
+    "", "1 +", "1 / 0", "2 ** 99999999", "10 ** 10 ** 10", "factorial(99999)", "(-1) ** 0.5", "sqrt(-1)",
+    "__import__('os')", "(1).real", "[1]", "'a' * 9", "x", "True", "1 if 1 else 2", "sqrt(x=1)", "min()",
+    "9" * 999, "(" * 500 + ")" * 500, "-" * 900 + "1", "1" * 2_000, "1e308 * 10 ** 400", "3j", "f(1)",
+    "1 < 2", "1or 2", "1e308 * 10", "1e400", "round(10, -10 ** 9)", "a\0b", "1(2)", "lambda: 1", "f'{1}'",
+)  # fmt: skip
+
+
+def test_what_is_no_arithmetic_is_refused_quickly(core: ToolBench) -> None:
+    for expression in NO_ARITHMETIC:
+        outcome = core.use("calculate", expression=expression)
+        if expression not in ("9" * 999, "-" * 900 + "1"):
+            assert outcome.status == "error", outcome
+        assert outcome.seconds < PATIENCE / 2, expression

@@ -135,7 +135,7 @@ QUESTIONS = [
 @pytest.mark.skipif(RIPGREP is None, reason="ripgrep is not installed")
 @pytest.mark.parametrize("question", QUESTIONS, ids=str)
 def test_ripgrep_changes_nothing_but_the_time(tree: Path, question: dict[str, object]) -> None:
-    assert FileSearch(tree, RIPGREP).search_files(**question) == FileSearch(tree, "").search_files(**question)  # type: ignore[arg-type]
+    assert FileSearch(tree, RIPGREP).search_files(**question) == FileSearch(tree, "").search_files(**question)
 
 
 def test_ripgrep_is_really_asked(tree: Path, tmp_path: Path) -> None:

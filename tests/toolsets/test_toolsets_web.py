@@ -70,14 +70,14 @@ def use(url: str, settings: Web = HERE, **arguments: object) -> ToolOutcome:
 ADDRESSES = sections(Path(__file__).with_name("addresses.txt"))
 
 
-@pytest.mark.parametrize("address", ADDRESSES["not public"])
-def test_addresses_that_are_not_public(address: str) -> None:
-    assert not is_public(ipaddress.ip_address(address))
+def test_addresses_that_are_not_public() -> None:
+    for address in ADDRESSES["not public"]:
+        assert not is_public(ipaddress.ip_address(address)), address
 
 
-@pytest.mark.parametrize("address", ADDRESSES["public"])
-def test_addresses_that_are_public(address: str) -> None:
-    assert is_public(ipaddress.ip_address(address))
+def test_addresses_that_are_public() -> None:
+    for address in ADDRESSES["public"]:
+        assert is_public(ipaddress.ip_address(address)), address
 
 
 def test_hosts_by_name() -> None:
@@ -294,23 +294,19 @@ def page_of(body: bytes, kind: str) -> str:
     return asyncio.run(text_of_page(page, whole=False))
 
 
-@pytest.mark.parametrize(
-    ("body", "kind", "text"),
-    [
-        ("é".encode("latin-1"), "text/plain; charset=ISO-8859-1", "é"),
-        ("<meta charset='windows-1252'><p>\u20ac".encode("cp1252"), "text/html", "€"),
-        ("é".encode("utf-16"), "text/plain", "é"),
-        ("\ufeffé".encode(), "text/plain; charset=latin-1", "é"),
-        ("é".encode(), "text/plain; charset=nonsense", "é"),
-        ("é".encode(), "text/plain; charset=base64", "é"),
-        (b'{"a": 1}', "application/json", '{"a": 1}'),
-        (b"<r/>", "application/atom+xml", "<r/>"),
-        (b"<!DOCTYPE html><p>x", "", "x"),
-        (b"plain", "", "plain"),
-    ],
-)
-def test_what_is_text_is_decoded(body: bytes, kind: str, text: str) -> None:
-    assert page_of(body, kind) == text
+ENCODED = (
+    ("é".encode("latin-1"), "text/plain; charset=ISO-8859-1", "é"),
+    ("<meta charset='windows-1252'><p>\u20ac".encode("cp1252"), "text/html", "€"),
+    ("é".encode("utf-16"), "text/plain", "é"), ("\ufeffé".encode(), "text/plain; charset=latin-1", "é"),
+    ("é".encode(), "text/plain; charset=nonsense", "é"), ("é".encode(), "text/plain; charset=base64", "é"),
+    (b'{"a": 1}', "application/json", '{"a": 1}'), (b"<r/>", "application/atom+xml", "<r/>"),
+    (b"<!DOCTYPE html><p>x", "", "x"), (b"plain", "", "plain"),
+)  # fmt: skip
+
+
+def test_what_is_text_is_decoded() -> None:
+    for body, kind, text in ENCODED:
+        assert page_of(body, kind) == text, (body, kind, text)
 
 
 def test_what_is_no_text_is_only_named() -> None:

@@ -195,7 +195,7 @@ def test_a_mistake_that_shows_while_it_runs_is_the_bug_of_the_turn(mistake: str,
     assert (result.exit, result.turn.bug) == ("bug", said)
     with pytest.raises(UndeclaredEvent) as raised:
         flow(tmp_path, **given).start(Parcel()).run()
-    assert str(raised.value).startswith(f"parcel: Pack failed: {said} (the turn waits until that is mended")
+    assert str(raised.value).startswith(f"parcel: Pack failed: {said} (the turn waits until that is fixed")
 
 
 def test_a_function_that_gives_back_a_generator_or_a_coroutine_is_as_good(tmp_path: Path) -> None:

@@ -38,6 +38,7 @@ from fsm_agent.fsm.verify import verify_table
 from fsm_agent.fsm.verify.reach import all_limit_names
 from fsm_agent.request import NotYet
 from fsm_agent.testing import ScriptedModel, repeat, text
+from tests.helpers.sample import sampled
 from tests.helpers.tables import Counting
 from tests.helpers.waiting import until_so
 from tests.workflow.test_when_it_goes_wrong import Stuck, acts, cancelled, shop
@@ -155,7 +156,7 @@ def test_other_turns_than_the_table_says_are_a_bug(tmp_path: Path) -> None:
         ([order.Order([])], "Run began other turns; given: Order; allowed: Small"),
         ([Small([])] * 3, "Run began too many turns; given: 3; allowed: 2 (most)"),
     ):
-        result = outer(tmp_path, lambda turn, begun=begun: begun).start(Small([])).run()  # type: ignore[misc]
+        result = outer(tmp_path, lambda turn, begun=begun: begun).start(Small([])).run()
         assert (result.exit, result.turn.bug) == ("bug", f"ConfigError: {says}")
 
 
@@ -425,11 +426,14 @@ def stored(home: Path) -> list[tuple[Any, ...]]:
 
 @pytest.mark.parametrize(
     ("point", "when"),
-    [
-        (point, when)
-        for when, points in (("row", range(8)), ("before", range(6)), ("after", range(6)))
-        for point in points
-    ],
+    sampled(
+        (
+            (point, when)
+            for when, points in (("row", range(8)), ("before", range(6)), ("after", range(6)))
+            for point in points
+        ),
+        "orders at once",
+    ),
 )
 @pytest.mark.slow
 def test_orders_at_once_survive_kill_9_each_where_it_was(point: int, when: str, tmp_path: Path) -> None:

@@ -351,7 +351,7 @@ LOOSE: list[tuple[str, Any, str]] = [
     ("named", {"a": {"b": {1}}}, f"Loose.named['a']['b'] cannot be stored; given: set {{1}}; {JSON_ALONE}"),
     ("item", "a", "Loose.item cannot be stored; given: str 'a'; allowed: Item"),
     ("always", None, "Loose.always cannot be stored; given: None; allowed: Item"),
-    ("always", Item(3), "Loose.always.name cannot be stored; given: int 3; allowed: str"),  # type: ignore[arg-type]
+    ("always", Item(3), "Loose.always.name cannot be stored; given: int 3; allowed: str"),
     ("size", "3", "Loose.size cannot be stored; given: str '3'; allowed: int"),
     ("word", Word.YES, "Loose.word cannot be stored; given: Word <Word.YES: 'yes'>; allowed: str"),
 ]  # fmt: skip

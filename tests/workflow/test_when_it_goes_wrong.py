@@ -115,7 +115,7 @@ def test_a_task_cancelled_during_a_commit_misses_no_move(commit: int, tmp_path: 
                 await asyncio.Event().wait()
             await wait(future)
 
-        flow.store.database.wait_for = slowly  # type: ignore[method-assign]
+        flow.store.database.wait_for = slowly
         await cancelled(turn.arun(), reached)
         return await turn.arun(), flow.journal.steps(turn.id)
 
@@ -303,7 +303,7 @@ def test_a_request_that_says_nonsense_of_itself_is_not_performed(
 def test_a_field_that_means_something_else_to_the_engine_is_refused(name: str) -> None:
     made = dataclass(type("Odd", (BaseTurn,), {"__annotations__": {name: "int"}, name: 0}))
     with pytest.raises(ConfigError, match=name):
-        Workflow(TABLE, {"Ask": lambda turn: None}, made, perform)  # type: ignore[arg-type, return-value]
+        Workflow(TABLE, {"Ask": lambda turn: None}, made, perform)
 
 
 def test_a_session_that_is_a_conversation_is_refused(tmp_path: Path) -> None:

@@ -226,8 +226,8 @@ def option_fields(ask: Ask) -> dict[str, Any]:
     fields: dict[str, Any] = dict(wanted.extra_body) if ask.runtime.primary else {}
     for tool, given in hosted_tools_of(ask):
         fields |= {**tool.form, **given} if tool.place == "body" else {}
-    for name in ("top_p", "seed", "stop"):
-        if name in wanted.asked and name not in missing:
+    for name in wanted.asked:
+        if name in ("top_p", "seed", "stop") and name not in missing:
             value = getattr(wanted, name)
             key = "stop_sequences" if (name, mode) == ("stop", "anthropic_messages") else name
             fields[key] = list(value) if name == "stop" else value

@@ -104,9 +104,9 @@ def call(name: str, arguments: Mapping[str, Any] | str | None = None, id: str | 
     return Call(name, arguments if isinstance(arguments, str) else json.dumps(arguments or {}), id)
 
 
-def text(content: str, **options: Unpack[Options]) -> Reply:
-    """Reply with text."""
-    return Reply(text=content, **options)
+def text(content: str, *, reasoning: str = "", **options: Unpack[Options]) -> Reply:
+    """Reply with text, and perhaps the thoughts before it."""
+    return Reply(text=content, reasoning=reasoning, **options)
 
 
 def tools(*calls: Call, text: str = "", reasoning: str = "", **options: Unpack[Options]) -> Reply:

@@ -21,6 +21,7 @@ from starlette.routing import Route
 from fsm_agent.conversation.result import Outcome, TurnResult
 from fsm_agent.dispatch.follow import ServedEvent
 from fsm_agent.errors import ConfigError, TurnSuspended
+from fsm_agent.serve.doors import Door
 from fsm_agent.serve.openai.about import (
     EVENTS_HEADER,
     FIELD,
@@ -40,14 +41,14 @@ from fsm_agent.serve.openai.responses import (
 )
 from fsm_agent.serve.service import Busy, Caller, NotFound, ServiceError, SessionService
 from fsm_agent.serve.web import Sse, caller_of, event_stream, json_body, route
-from fsm_agent.sessions.store.kept_values import KeptValues
+from fsm_agent.sessions.store.kept_values import OF_TURNS, KeptValues
 from fsm_agent.sessions.store.pending import Pending
 
 DONE = Sse("[DONE]")
 LAST = frozenset(("response.completed", "response.incomplete", "response.failed"))
 """Types of the last event of a stream."""
-HEADS = "serve.openai"
-"""Under which name the store keeps what a client said of its responses."""
+HEADS = f"serve.openai{OF_TURNS}"
+"""Under which name the store keeps what a client said of its responses, by their turns."""
 NUMBERED = 10_000
 """Streams whose numbers are remembered, for clients that come back."""
 TYPES: Mapping[int, str] = {
@@ -86,19 +87,6 @@ class Translator(Protocol):
         ...
 
 
-def routes(service: SessionService) -> list[Route]:
-    """Return the addresses of the door."""
-    door = _Door(service)
-    return [
-        route("/v1/responses", door.create_response, ("POST",), error_response),
-        route("/v1/responses/{id}", door.retrieve_response, ("GET",), error_response),
-        route("/v1/responses/{id}/cancel", door.cancel_response, ("POST",), error_response),
-        route("/v1/chat/completions", door.create_completion, ("POST",), error_response),
-        route("/v1/models", door.list_models, ("GET",), error_response),
-        route("/v1/models/{id}", door.retrieve_model, ("GET",), error_response),
-    ]
-
-
 def error_response(error: ServiceError) -> Response:
     """Answer with an error in the form of the wire."""
     headers = {"retry-after": "1"} if error.status in (429, 503) else {}
@@ -116,10 +104,22 @@ def error_body(error: ServiceError) -> dict[str, Any]:
     }  # fmt: skip
 
 
-class _Door:
-    def __init__(self, service: SessionService) -> None:
+class OpenAiDoor(Door):
+    """Responses, chat completions, and models."""
+
+    name = "openai"
+
+    def routes(self, service: SessionService) -> Sequence[Route]:
         self._service, self._heads = service, KeptValues(service.store, HEADS)
         self._numbered: dict[tuple[str, bool], int] = {}
+        return [
+            route("/v1/responses", self.create_response, ("POST",), error_response),
+            route("/v1/responses/{id}", self.retrieve_response, ("GET",), error_response),
+            route("/v1/responses/{id}/cancel", self.cancel_response, ("POST",), error_response),
+            route("/v1/chat/completions", self.create_completion, ("POST",), error_response),
+            route("/v1/models", self.list_models, ("GET",), error_response),
+            route("/v1/models/{id}", self.retrieve_model, ("GET",), error_response),
+        ]
 
     # Responses
 

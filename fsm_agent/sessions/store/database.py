@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
-from typing import Any, Literal, Protocol, runtime_checkable
+from typing import Any, Literal, Protocol
 
 # ----------------------------------------------------------------------------------------------------
 # The interface for the store's SQL: a connection to SQLite or to PostgreSQL, with the few operations that
@@ -70,17 +70,17 @@ class SqlConnection(Protocol):
         ...
 
 
-@runtime_checkable
-class Deferring(Protocol):
-    """A connection that sends statements without waiting for what comes of them."""
+class Deferring(ABC):
+    """A connection that sends statements without waiting for what comes of them. It is no protocol: asking
+    for one takes longer than a statement of SQLite."""
 
+    @abstractmethod
     def expect(self, sql: str, values: Values, refusal: Refusal) -> None:
         """Send a statement; unless exactly one row comes of it, the job raises ``refusal()``."""
-        ...
 
-    def conflicts(self, make: Callable[[Exception], Exception]) -> Any:
+    @abstractmethod
+    def conflicts(self, make: Callable[[Exception], Exception]) -> AbstractContextManager[None]:
         """Return a context; what contradicts a constraint in it makes the job raise ``make(error)``."""
-        ...
 
 
 def must(c: SqlConnection, sql: str, values: Values, refusal: Refusal) -> None:

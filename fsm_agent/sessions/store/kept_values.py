@@ -9,6 +9,9 @@ from fsm_agent.errors import ConfigError
 from fsm_agent.sessions.store.database import SqlConnection
 from fsm_agent.sessions.store.store import Store
 
+OF_SESSIONS, OF_TURNS = ".sessions", ".turns"
+"""How a name ends whose values are removed with the session, or the turn, whose id is their key. No name of
+an extension has a dot."""
 LARGEST = 1_000_000
 """Characters of one value, as JSON."""
 

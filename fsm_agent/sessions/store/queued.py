@@ -10,8 +10,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from fsm_agent.conversation.result import next_turn_id
 from fsm_agent.errors import ConfigError, OwnershipLost
 from fsm_agent.sessions.store.database import Job, SqlConnection, must
+from fsm_agent.sessions.store.journal.read import TurnInfo, Turns
 from fsm_agent.sessions.store.pending import PendingItems
 from fsm_agent.sessions.store.rows import compaction_chain, json_with_checksum, loads
 from fsm_agent.sessions.store.store import Store
@@ -40,6 +42,9 @@ ASKED = frozenset((
 ))  # fmt: skip
 """Fields that a queued message may set: it grants nothing, whatever the source of the row. ``trace``: the
 span that it was queued in. ``output_schema``: the ``name`` and ``schema`` of the answer's ``JsonSchema``."""
+ATTENDED = ""
+"""The digest of a turn that is offered to no worker: a person is at the process that queued it, and resumes
+what it leaves."""
 _COLUMNS = "id, session, digest, request, request_crc, at, begun, withdrawn, problem"
 
 
@@ -143,36 +148,64 @@ async def note_problem(store: Store, turn_id: str, problem: str) -> None:
 
 def to_be_run(store: Store, before: float) -> list[QueuedTurn]:
     """Return the turns queued ``before`` (seconds since the epoch) that no process runs, oldest first: not
-    begun, interrupted, or suspended for something that has arrived."""
+    begun, interrupted, or suspended for something that has arrived. A turn that handed the conversation over
+    counts as the one that follows it."""
     columns = ", ".join(f"q.{one}" for one in _COLUMNS.split(", "))
     rows = store.database.select(
-        f"SELECT {columns}, t.owner FROM queued q LEFT JOIN turns t ON t.id = q.id WHERE q.at < ? AND"  # noqa: S608 - ours
-        " CASE WHEN t.id IS NULL THEN q.withdrawn IS NULL ELSE t.ended IS NULL END ORDER BY q.at, q.number",
-        before,
-    )
+        f"SELECT {columns}, t.owner, t.exit FROM queued q LEFT JOIN turns t ON t.id = q.id"  # noqa: S608 - ours
+        " WHERE q.at < ? AND q.digest != ? AND CASE WHEN t.id IS NULL THEN q.withdrawn IS NULL"
+        " ELSE t.ended IS NULL OR t.exit = 'handed_over' END ORDER BY q.at, q.number",
+        before, ATTENDED,
+    )  # fmt: skip
     items = PendingItems(lambda: store.database, store.now)
-    return [
-        queued
-        for *row, owner in rows
-        if (queued := _read(row)).begun is None
-        or (
-            not store.owners.alive(owner)  # first: nearly all of them run
-            and (
-                queued.withdrawn is not None
-                or all(one.settled(store.now()) for one in items.of_turn(queued.id))
-            )
+
+    def is_left(queued: QueuedTurn, owner: str | None, ended_by: str | None) -> bool:
+        if queued.begun is None:
+            return True
+        turn_id = queued.id
+        if ended_by is not None:
+            last = last_turn(store, turn_id)
+            if last.ended is not None:  # who ended it begins the next one at once, if it lives
+                return last.ended < before and not _is_over(store, last)
+            turn_id, owner = last.id, last.owner
+        return not store.owners.alive(owner) and (  # first: nearly all of them run
+            queued.withdrawn is not None or all(one.settled(store.now()) for one in items.of_turn(turn_id))
         )
-    ]
+
+    return [queued for *row, owner, ended_by in rows if is_left(queued := _read(row), owner, ended_by)]
+
+
+def last_turn(store: Store, turn_id: str) -> TurnInfo:
+    """Return the turn itself, or the last that has begun of those that it handed the conversation over to.
+    Raises ``ConfigError`` for a turn that is not there."""
+    turns = Turns(store.database)
+    info = turns.info(turn_id)
+    while info.exit == "handed_over":
+        follower = next_turn_id(info.session, info.id)
+        if not store.database.select("SELECT 1 FROM turns WHERE id = ?", follower):
+            break
+        info = turns.info(follower)
+    return info
+
+
+def _is_over(store: Store, last: TurnInfo) -> bool:
+    """Whether nothing follows what ``last_turn`` returned. A user who has sent another message since, or has
+    taken this one back, does not wait for the turn of the other agent."""
+    if last.exit != "handed_over":
+        return last.ended is not None
+    return Turns(store.database).newest(store.newest(last.session).id) != last.id
 
 
 async def forget_ended(store: Store) -> None:
-    """Remove the rows of turns that have ended: the turn itself says how."""
-    over = (
-        "FROM queued WHERE begun IS NOT NULL AND EXISTS"
-        " (SELECT 1 FROM turns t WHERE t.id = queued.id AND t.ended IS NOT NULL)"
+    """Remove the rows of turns that have ended, and of those that handed the conversation over once that has
+    come to an end: the turns themselves say how."""
+    rows = store.database.select(
+        "SELECT q.id, t.exit FROM queued q JOIN turns t ON t.id = q.id"
+        " WHERE q.begun IS NOT NULL AND t.ended IS NOT NULL"
     )
-    if store.database.select(f"SELECT 1 {over} LIMIT 1"):
-        await store.written(lambda c: c.execute(f"DELETE {over}") and None)
+    ended = [(one,) for one, how in rows if how != "handed_over" or _is_over(store, last_turn(store, one))]
+    if ended:
+        await store.written(lambda c: c.executemany("DELETE FROM queued WHERE id = ?", ended) and None)
 
 
 def must_be(store: Store, turn_id: str) -> QueuedTurn:

@@ -13,6 +13,7 @@ from typing import Any
 
 from fsm_agent.errors import ConfigError
 from fsm_agent.sessions.store.database import Database, SqlConnection
+from fsm_agent.sessions.store.kept_values import OF_SESSIONS, OF_TURNS
 from fsm_agent.sessions.store.rows import forget_unused
 from fsm_agent.sessions.store.search.messages import full_text
 from fsm_agent.sessions.store.store import Store
@@ -116,8 +117,8 @@ def remove(store: Store, chosen: Iterable[str], days: float, keep: int = 0) -> O
 def _delete(database: Database, c: SqlConnection, ids: Collection[str]) -> tuple[int, int]:
     """(messages, turns) that were deleted with the sessions."""
     sessions = json.dumps(list(ids))
-    rows = c.execute(f"SELECT id FROM turns WHERE session {_IN}", (sessions,))  # noqa: S608 - ours
-    turns = json.dumps([turn for (turn,) in rows])
+    begun_or_not = f"SELECT id FROM turns WHERE session {_IN} UNION SELECT id FROM queued WHERE session {_IN}"  # noqa: S608 - ours
+    turns = json.dumps([turn for (turn,) in c.execute(begun_or_not, (sessions, sessions))])
     c.execute("PRAGMA defer_foreign_keys = ON")
     deleted: dict[str, int] = {}
     of_sessions = [(table, "session", sessions) for table in _OF_SESSIONS]
@@ -125,6 +126,8 @@ def _delete(database: Database, c: SqlConnection, ids: Collection[str]) -> tuple
     for table, key, which in [*((table, "turn", turns) for table in _OF_TURNS), *of_sessions, *whole]:
         done = c.execute(f"DELETE FROM {table} WHERE {key} {_IN}", (which,))  # noqa: S608 - ours
         deleted[table] = done.rowcount
+    for ending, which in ((OF_SESSIONS, sessions), (OF_TURNS, turns)):
+        c.execute(f"DELETE FROM kept_values WHERE extension LIKE ? AND key {_IN}", (f"%{ending}", which))  # noqa: S608 - ours
     if ids:
         forget_unused(c)
         full_text(database).forget_message(c)

@@ -50,7 +50,14 @@ from fsm_agent.support.threads import in_daemon_thread
 from fsm_agent.support.version import __version__
 from fsm_agent.toolsets.mcp.config import HERE
 from fsm_agent.toolsets.mcp.elicitation import DECLINED, Asker, ServerQuestion
-from fsm_agent.toolsets.mcp.offer import PROMPT, PROMPTS, RESOURCE, RESOURCES, Listed
+from fsm_agent.toolsets.mcp.offer import (
+    PROMPT,
+    PROMPTS,
+    RESOURCE,
+    RESOURCES,
+    Listed,
+    ServerPrompt,
+)
 from fsm_agent.toolsets.mcp.process import (
     Broken,
     ConnectionEnding,
@@ -353,6 +360,24 @@ class Connection:
         readers = (RESOURCES, RESOURCE) * bool(offered.resources) + (PROMPTS, PROMPT) * bool(offered.prompts)
         own = {one.name for one in listed}
         return [*listed, *(one for one in readers if one.name not in own)]
+
+    async def prompts(self, server: str) -> list[ServerPrompt]:
+        """All prompts, as the server lists them. Raises ``Broken``, ``McpRefused`` or ``Unusable``."""
+        listed: list[ServerPrompt] = []
+        with self._explain_errors():
+            if not self._living().server_capabilities.prompts:
+                return []
+            cursor: str | None = None
+            for _ in range(MOST_PAGES):
+                page = await self._living().list_prompts(cursor=cursor)
+                for one in page.prompts[: MOST_LISTED - len(listed)]:
+                    arguments = {each.name: bool(each.required) for each in one.arguments or ()}
+                    listed.append(
+                        ServerPrompt(server, one.name, one.description or one.title or "", arguments)
+                    )
+                if (cursor := page.next_cursor) is None:
+                    break
+        return listed
 
     async def call(self, tool: Listed, arguments: Mapping[str, Any], asker: Asker | None = None) -> Result:
         """Cancelling tells the server so. ``asker`` answers what the server asks meanwhile. Raises

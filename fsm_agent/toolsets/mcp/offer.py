@@ -7,6 +7,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+import shlex
 from collections import Counter
 from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -16,6 +17,7 @@ from typing import Any
 from pydantic import BaseModel
 
 from fsm_agent.conversation.effects import ToolSpec
+from fsm_agent.errors import ConfigError
 from fsm_agent.request import Effect
 from fsm_agent.support.texts import clean, one_line, shorten
 from fsm_agent.support.untrusted import scan
@@ -82,6 +84,52 @@ class Listed:
     repeatable: bool | None = None
     problem: str = ""
     reads: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ServerPrompt:
+    """A prompt of a server, which a person asks for as ``/server:name``. ``arguments``: their names, in
+    order, and whether each is required."""
+
+    server: str
+    name: str
+    description: str
+    arguments: Mapping[str, bool]
+
+    @property
+    def command(self) -> str:
+        """What a person writes behind the slash."""
+        return f"{self.server}:{self.name}"
+
+    @property
+    def words(self) -> str:
+        """Its arguments, as help shows them."""
+        return " ".join(
+            name.upper() if needed else f"[{name.upper()}]" for name, needed in self.arguments.items()
+        )
+
+    def fill(self, words: str) -> dict[str, str]:
+        """Read its arguments out of what a person wrote: in order, or as ``name=value``; the last one takes
+        the rest. Raises ``ConfigError``."""
+        try:
+            parts = shlex.split(words)
+        except ValueError as error:
+            raise ConfigError(f"these arguments cannot be read ({error})", words, self.words) from None
+        given: dict[str, str] = {}
+        for part in parts:
+            name, sign, value = part.partition("=")
+            left = [one for one in self.arguments if one not in given]
+            if sign and name in left:
+                given[name] = value
+            elif left:
+                given[left[0]] = part
+            elif self.arguments:
+                given[[*self.arguments][-1]] += f" {part}"
+            else:
+                raise ConfigError(f"the prompt {self.command} takes no arguments", words)
+        if missing := [name for name, needed in self.arguments.items() if needed and name not in given]:
+            raise ConfigError(f"the prompt {self.command} lacks {missing[0]}", words or None, self.words)
+        return given
 
 
 def _reader(name: str, reads: str, description: str, properties: Mapping[str, Any], *required: str) -> Listed:

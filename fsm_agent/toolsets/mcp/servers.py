@@ -39,7 +39,17 @@ from fsm_agent.tools.runner import UNKNOWN_EFFECT
 from fsm_agent.toolsets.mcp.config import ServerConfig, servers_of
 from fsm_agent.toolsets.mcp.elicitation import Asker, Elicitation
 from fsm_agent.toolsets.mcp.logins import Login
-from fsm_agent.toolsets.mcp.offer import MOST_TOOLS, Listed, Offer, check_schemas, make_offer, server_of
+from fsm_agent.toolsets.mcp.offer import (
+    MOST_TOOLS,
+    PROMPT,
+    RESOURCE,
+    Listed,
+    Offer,
+    ServerPrompt,
+    check_schemas,
+    make_offer,
+    server_of,
+)
 from fsm_agent.toolsets.mcp.process import (
     LOGS,
     Broken,
@@ -156,6 +166,18 @@ class McpServer:
                     continue
                 raise self._broken(error, effect) from None
             return self._tell_server(result)
+
+    async def prompts(self) -> list[ServerPrompt]:
+        """Its prompts; none when it cannot be reached. Its first start is waited for."""
+        if self.status != "ready" and (attempt := self._begin_attempt()) is not None:
+            await asyncio.shield(attempt)
+        if self._connection is None or not self._connection.alive:
+            return []
+        try:
+            return await self._connection.prompts(self.name)
+        except (Broken, McpRefused, Unusable) as error:
+            log.warning("MCP server %s: its prompts cannot be listed: %s", self.name, self._safe(str(error)))
+            return []
 
     async def close(self) -> None:
         """End everything that belongs to it. The server is not started again."""
@@ -440,6 +462,41 @@ class McpServers:
             server.name: (server.status == "ready", _words(server, offers[server.name]))
             for server in self.servers
         }
+
+    # What a person asks for
+
+    async def prompts(self) -> list[ServerPrompt]:
+        """Start all servers, and list the prompts of those that are there."""
+
+        async def list_all() -> list[ServerPrompt]:
+            found = await asyncio.gather(*(server.prompts() for server in self.servers))
+            return [one for listed in found for one in listed]
+
+        return await _on_loop(list_all())
+
+    async def prompt(self, prompt: ServerPrompt, words: str) -> Any:
+        """Return a prompt filled in with what a person wrote: a text, or content parts. Raises
+        ``ConfigError``."""
+        asked = {"name": prompt.name, "arguments": prompt.fill(words)}
+        return await self._read(prompt.server, PROMPT, asked)
+
+    async def resource(self, server: str, uri: str) -> Any:
+        """Return a resource, marked as what is not the user's: a text, or content parts. Raises
+        ``ConfigError``."""
+        found = await self._read(server, RESOURCE, {"uri": uri})
+        return wrap_untrusted(found, f"mcp:{server}") if isinstance(found, str) else found
+
+    async def _read(self, name: str, reader: Listed, arguments: Mapping[str, Any]) -> Any:
+        server = next((one for one in self.servers if one.name == name), None)
+        if server is None:
+            raise ConfigError("no such MCP server", name, ", ".join(one.name for one in self.servers))
+        try:
+            found = await _on_loop(server.call(reader, arguments, "pure", None))
+        except ToolFailure as error:
+            raise ConfigError(one_line(str(error), 500)) from None
+        if not found:
+            raise ConfigError(f"MCP server {name} answered with nothing", str(arguments))
+        return found
 
     # On the engine's loop
 

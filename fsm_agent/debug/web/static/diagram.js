@@ -1,7 +1,7 @@
 // The map of states. It is laid out once by the program; afterwards only classes and the data of texts that are there change.
 import { Button, html, plural, seconds, useLayoutEffect, useRef, useState, short, words as spaced } from "./ui.js";
 
-const LONGEST = 12; // characters of a name on a line
+const LONGEST = 14; // characters of a name on a line that has no longer label of its own
 const NS = "http://www.w3.org/2000/svg";
 
 /** Everything that is ever shown is put in at the start, so that a running turn inserts nothing. */
@@ -97,7 +97,7 @@ class Drawn {
     }
     for (const [name, one] of this.arrows) {
       const seen = visits.arrows.get(name);
-      relabel(one.label, seen && this.said(seen));
+      relabel(one.label, seen && this.said(seen, Math.max(LONGEST, one.label?.first.length ?? 0)));
       classes(one, {
         look: name === taken, seen: Boolean(seen), broken: broken.has(`arrow ${name}`), off: off.has(`arrow ${name}`),
       });
@@ -105,7 +105,7 @@ class Drawn {
   }
 
   /** What took an arrow most often, how often, and how many others did. */
-  said(taken) {
+  said(taken, room) {
     const counts = new Map();
     for (const [row, count] of taken) counts.set(this.name(row), (counts.get(this.name(row)) || 0) + count);
     const [[name, count], ...others] = [...counts].sort((a, b) => b[1] - a[1]);

@@ -3,7 +3,7 @@ export const GLOSSARY = {
   "turn": "everything that one user message causes, up to an answer or another exit reason",
   "state": "a place of the machine: Prepare, BuildMessages, CallLLM, ClassifyError, Compress, ExecuteTools, EmptyRecovery, Finalize",
   "event": "the single word that a state reports when its work is done",
-  "line": "a state, an event, and the ladder of rungs to try",
+  "line": "a state, an event, and the rungs to try in order; the first with budget left is taken",
   "rung": "one remedy with its budget, defined once: where it leads, what it spends, what it resets",
   "ladder": "the rungs of a line in order; the first with budget left is taken",
   "row": "an expanded rung with a guard; the guards of a line exclude each other, so exactly one row is open",

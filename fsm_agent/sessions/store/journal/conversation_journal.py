@@ -36,6 +36,7 @@ from fsm_agent.conversation.effects import (
     Runtime,
     RunTool,
     ToolOutcome,
+    TurnRequest,
 )
 from fsm_agent.conversation.messages import Usage
 from fsm_agent.conversation.result import estimate_usage
@@ -79,15 +80,14 @@ FLUSHES = (
 def request_columns(session: Session | None, request: Any) -> Checked:
     """Return a request as the journal keeps it."""
     kept = request.journalled(session)
-    if kept is None:
-        return json_with_checksum(REQUEST.encode(request))
-    if isinstance(kept, Mapping):
-        return json_with_checksum({"is": type(request).__name__, **kept})
-    return _small_columns(kept)
+    if isinstance(kept, TurnRequest):
+        return _small_columns(kept)
+    whole = REQUEST.encode(request) if kept is None else {"is": type(request).__name__, **kept}
+    return json_with_checksum(whole)
 
 
 @functools.lru_cache(maxsize=64)
-def _small_columns(value: Request | Done) -> Checked:
+def _small_columns(value: TurnRequest | Done) -> Checked:
     """Of the few values that come back a dozen times in every round, written once."""
     return json_with_checksum((REPLY if isinstance(value, Done) else REQUEST).encode(value))
 
@@ -323,9 +323,6 @@ class ConversationLog(TurnLog):
         await super().ended_anew(closing)
 
     # Requests and replies
-
-    def _nothing_known(self) -> ConversationRecording:
-        return ConversationRecording()
 
     def _without_store(self, exchange: Exchange, known: Sequence[Any]) -> Sequence[Any]:
         """No unsafe tool is run."""

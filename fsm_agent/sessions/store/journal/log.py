@@ -234,7 +234,7 @@ class TurnLog:
         self.problem = ""
         self.session, self.line = session, [session]
         self._database, self._turn, self._now, self._tell = database, turn, now, tell
-        self._recording = recording or self._nothing_known()
+        self._recording = recording
         self._jobs: list[Job] = []
         self._moved = False
         self.fence = Fence(turn.turn_id)
@@ -259,7 +259,7 @@ class TurnLog:
         if self.fence.why:
             self.fence.check()
         requests = exchange.requests
-        if not self._begun and self._recording.silent():
+        if not self._begun and (self._recording is None or self._recording.silent()):
             known: list[Any] = [UNKNOWN] * len(requests)
         else:
             known = [self._recorded_reply(exchange, place, request) for place, request in enumerate(requests)]
@@ -286,6 +286,8 @@ class TurnLog:
         time."""
         if (exchange.seq, exchange.ordinal, place) in self._begun and effect_of(request) == "unsafe":
             return request.in_doubt()
+        if self._recording is None:
+            return UNKNOWN
         doubts = len(self._recording.doubts)
         reply = self._recording.reply(exchange.ordinal, place, request)
         for name, call_id in self._recording.doubts[doubts:]:
@@ -321,7 +323,7 @@ class TurnLog:
         if step is not self._step:  # otherwise it was recorded already, and waits to be written
             delta = self._delta()
             self._jobs.append(self._transition(step, delta))
-            self._recording, self._step, self._begun = self._nothing_known(), step, set()
+            self._recording, self._step, self._begun = None, step, set()
             self._moved = True
         if self.looked_at or step.exit is not None:
             await self._commit()
@@ -378,9 +380,6 @@ class TurnLog:
 
     # Differences between kinds of turns
 
-    def _nothing_known(self) -> Recording:
-        return Recording()
-
     @staticmethod
     def _request_columns(session: Session, request: Any) -> Checked:
         return json_with_checksum(request_record(request))
@@ -408,9 +407,9 @@ class TurnLog:
         """Queue the gathered jobs behind earlier groups, without waiting."""
         if not self._jobs or self.problem:
             return
-        before = self._sent[-1] if self._sent and not self._sent[-1].arrived else None
+        before = self._sent[-1] if self._sent else None
         if before is None or not before.takes(self._jobs):
-            group = Handover(self._jobs, self._write, before)
+            group = Handover(self._jobs, self._write, None if before is None or before.arrived else before)
             group.future = self._database.submit(group, late=True)
             self._sent.append(group)
         self._jobs = []
@@ -481,7 +480,7 @@ class TurnLog:
 
     def _effect(self, exchange: Exchange, place: int, request: Any) -> tuple[Any, ...]:
         kept = exchange.ordinal, place
-        if self._recording.entries:
+        if self._recording is not None and self._recording.entries:
             kept = self._recording.where(*kept, request)
         where = (self._turn.turn_id, exchange.seq, *kept, exchange.state)
         return (*where, type(request).__name__, *list_entry(request))

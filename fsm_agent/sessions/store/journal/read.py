@@ -17,6 +17,7 @@ from fsm_agent.errors import ConfigError
 from fsm_agent.fsm.journal import Step, apply_deltas
 from fsm_agent.sessions.store.database import Database, SqlConnection
 from fsm_agent.sessions.store.rows import (
+    compaction_chain,
     delta_of,
     inline,
     insert_message,
@@ -126,6 +127,18 @@ class Turns:
                 (session, session, table, table, limit),
             ).fetchall()
         return [_read(row) for row in rows]
+
+    def newest(self, session: str) -> str | None:
+        """The id of the last turn of a conversation that was not taken back: in this session, or in those
+        that it was compacted from."""
+        with self._database.reading() as c:
+            line = json.dumps(compaction_chain(c, session))
+            row = c.execute(
+                "SELECT id FROM turns WHERE session IN (SELECT value FROM json_each(?)) AND undone IS NULL"
+                " ORDER BY number DESC LIMIT 1",
+                (line,),
+            ).fetchone()
+        return None if row is None else str(row[0])
 
     def children(self, turn_id: str) -> list[str]:
         """The ids of the turns that a turn's tools began, in the order in which they began."""

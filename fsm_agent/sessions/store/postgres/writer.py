@@ -18,7 +18,7 @@ import psycopg
 
 from fsm_agent.errors import StoreError
 from fsm_agent.runtime.events import measure
-from fsm_agent.sessions.store.database import Database, Job, Refusal, Values, Waiting, tell
+from fsm_agent.sessions.store.database import Database, Deferring, Job, Refusal, Values, Waiting, tell
 from fsm_agent.sessions.store.postgres.connecting import (
     Raw,
     as_store_error,
@@ -52,7 +52,7 @@ class RefusedError(Exception):
     out when each is run alone."""
 
 
-class Pipelined:
+class Pipelined(Deferring):
     """Runs the statements of jobs, or of one ``alone``, on a connection in pipeline mode. Raises
     ``psycopg.Error``, and what ``expect`` and ``conflicts`` were given, where a job waits, or in
     ``settle``."""

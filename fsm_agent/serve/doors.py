@@ -1,0 +1,89 @@
+"""Doors: the protocols that the server speaks, each an extension that answers at addresses of its own.
+
+A door translates between its protocol and the service, and has no logic of its own. Those of this package are
+open when the libraries that they need are installed. A door of another package is an installed extension, and
+is open when the settings name it (``[settings.extensions.NAME]``)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, nullcontext
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+
+from fsm_agent.errors import ConfigError
+from fsm_agent.extension import Extension, extensions_of, load_extension
+from fsm_agent.sessions.store.kept_values import KeptValues
+from fsm_agent.support.installation import install_command
+
+if TYPE_CHECKING:
+    from starlette.routing import Route
+
+    from fsm_agent.serve.service import SessionService
+
+BUILT_IN: Mapping[str, tuple[str, str]] = {
+    "openai": ("fsm_agent.serve.openai.door:OpenAiDoor", "serve"),
+    "agui": ("fsm_agent.serve.agui:AgUiDoor", "serve"),
+    "mcp": ("fsm_agent.serve.mcp:McpDoor", "mcp"),
+}
+"""Where the class of each door is, and the extra with the libraries that it needs."""
+
+
+class Door(Extension):
+    """One protocol of a server. Besides what an extension has (``name``, ``settings``, ``kept``, ``checks``,
+    ``aclose``): ``public`` are beginnings of paths whose files need no key, such as those of a page.
+
+    Handlers read with ``caller_of`` and ``json_body``, answer streams with ``event_stream``, and raise
+    ``ServiceError``; ``route`` answers what is raised in the form of the protocol
+    (``fsm_agent.serve.web``)."""
+
+    public: ClassVar[Sequence[str]] = ()
+
+    def routes(self, service: SessionService) -> Sequence[Route]:
+        """Return what is answered at which address; called once, before anything is served."""
+        raise NotImplementedError
+
+    def running(self) -> AbstractAsyncContextManager[Any]:
+        """Around the time in which requests come, for work beside them."""
+        return nullcontext()
+
+
+class Doors(NamedTuple):
+    """The doors that are ``open``, and by name what would open the others of this package."""
+
+    open: Sequence[Door]
+    closed: Mapping[str, str]
+
+
+def built_in_doors() -> Doors:
+    """The doors of this package, those without their libraries closed."""
+    made, closed = list[Door](), dict[str, str]()
+    for name, (where, extra) in BUILT_IN.items():
+        module, _, kind = where.partition(":")
+        try:
+            made.append(getattr(import_module(module), kind)())
+        except ModuleNotFoundError as error:
+            if error.name is None or error.name.partition(".")[0] == "fsm_agent":
+                raise
+            closed[name] = install_command(extra)
+    return Doors(made, closed)
+
+
+def doors_of(settings: Mapping[str, Mapping[str, Any]], kept: KeptValues) -> Doors:
+    """The doors of a server. ``settings``: those of extensions, by name; ``kept``: of its store. Raises
+    ``ConfigError`` with the name of a door that cannot be used."""
+    own = built_in_doors()
+    named = {name: given for name, given in settings.items() if issubclass(load_extension(name), Door)}
+    found = extensions_of(own.open, named, kept)
+    return Doors([one for one in found if isinstance(one, Door)], own.closed)
+
+
+def routes_of(doors: Sequence[Door], service: SessionService) -> list[Route]:
+    """The routes of all doors. Raises ``ConfigError`` for an address at which two of them answer."""
+    routes, taken = list[Any](), dict[str, str]()
+    for door in doors:
+        for one in door.routes(service):
+            if (other := taken.setdefault(one.path, door.name)) != door.name:
+                raise ConfigError(f"the doors {other} and {door.name} have the same address", one.path)
+            routes.append(one)
+    return routes

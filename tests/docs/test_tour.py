@@ -83,8 +83,8 @@ class Tour(PageBlocks):
 
 
 def unwrapped(rows: list[str]) -> str:
-    """The text of rows; a full row continues in the next one."""
-    return "".join(row if len(row) == COLUMNS else row + "\n" for row in rows)
+    """The text of rows; a full row continues in the next one, unless it is a rule of pytest."""
+    return "".join(row if len(row) == COLUMNS and not row.endswith("=") else row + "\n" for row in rows)
 
 
 @contextmanager

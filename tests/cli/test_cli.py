@@ -50,7 +50,7 @@ def shown(server: ScriptedServer, *words: str) -> Iterator[Any]:
     """A turn at a terminal of 80 columns, in the home that a test has."""
     command = ("run", *(words or ("tell",)), *server_options(server))
     home = Path(os.environ["FSM_AGENT_HOME"])
-    home.mkdir(exist_ok=True)
+    home.mkdir(parents=True, exist_ok=True)
     with terminal(*command, home=home, columns=80) as screen:
         yield screen
 

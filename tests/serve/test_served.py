@@ -119,7 +119,10 @@ async def test_a_server_is_killed_before_or_in_the_turn_of_the_next_agent(
             with closing(sqlite3.connect(home / "sessions.db")) as file:
                 until(lambda: not file.execute("SELECT * FROM queued").fetchall(), "a sweep")
     assert got[-1]["data"]["final_response"] == "I am the other"
-    assert len({one["id"] for one in got[:-1]}) == len(got) - 1
+    told_once = [
+        one["id"] for one in got[:-1] if one["event"] != "voided"
+    ]  # which has the id that it goes back to
+    assert len(set(told_once)) == len(told_once)
     assert len({one["data"]["turn"] for one in whole}) == 2
     with closing(sqlite3.connect(home / "sessions.db")) as file:
         assert file.execute(query).fetchall() == [(0, "handed_over"), (0, "text_response")]

@@ -17,6 +17,7 @@ from fsm_agent_states.table import TURN
 from tests.fsm.test_verify import REQUESTS
 from tests.helpers.command_line import Cli
 from tests.helpers.processes import printed, ran
+from tests.helpers.slowness import slowness
 from tests.helpers.tables import DEFAULTS
 
 CHAIN = ("--set", "fallbacks=2", "--set", "rekeys=2", "--set", "summarizers=2", "--time", "120")
@@ -257,13 +258,13 @@ def test_promela_is_written_with_the_number_to_expect(cli: Cli) -> None:
 
 @pytest.mark.slow
 def test_the_turn_is_verified_in_two_seconds() -> None:
-    """On an idle machine it takes 1.4; twice the time is allowed for a busy one."""
+    """It takes 1.4 where nothing else runs; three times that is allowed, and more on a slower machine."""
     best = 60.0
     for _ in range(3):
         began = time.process_time()
         verify_table(TURN, DEFAULTS)
         best = min(best, time.process_time() - began)
-    assert best < 4
+    assert best < 4 * slowness()
 
 
 HOLE = """

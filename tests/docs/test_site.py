@@ -157,7 +157,7 @@ FIRST = {
     "approve tool": "docs/people",
     "approvals": "docs/terminal",
     "retries": "docs/agent",
-    "retry": "docs/agent",
+    "retry": "docs/api/tools",
     "stream": "docs/streaming",
     "timeout": "docs/budgets",
     "limit cost": "docs/cookbook",
@@ -208,7 +208,7 @@ def test_the_search_finds_the_guide_first(site: Path) -> None:
     with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server, playwright.sync_playwright() as started:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         page = started.chromium.launch(executable_path=chromium, args=["--no-sandbox"]).new_page()
-        page.goto(f"http://127.0.0.1:{server.server_port}/index.html")
+        page.goto(f"http://127.0.0.1:{server.server_port}/index.html", wait_until="commit", timeout=120_000)
         worker = json.loads(page.locator("#__config").text_content())["search"]
         first = page.evaluate(ASK, [worker, list(FIRST)])
         server.shutdown()

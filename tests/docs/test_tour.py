@@ -14,7 +14,7 @@ import pytest
 
 from fsm_agent.testing import ScriptedServer, repeat
 from tests.helpers.page_blocks import ROOT, PageBlocks, environment, provider
-from tests.helpers.screen import Screen, breaks, pexpect
+from tests.helpers.screen import Screen, breaks, end, pexpect
 
 pytestmark = pytest.mark.slow
 COLUMNS, LINES = 80, 400  # lines enough for the longest output, so that all of it is on the screen
@@ -100,7 +100,7 @@ def shell(env: dict[str, str], folder: Path) -> Iterator[Screen]:
         screen.until("=1=")
         yield screen
     finally:
-        child.close(force=True)
+        end(child)
 
 
 def looked_at(address: str, ready: str) -> list[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import signal
 import sys
 import time
 from collections.abc import Iterator
@@ -78,6 +79,8 @@ class Screen:
 
     def ended(self) -> int:
         self._child.expect(pexpect.EOF, timeout=PATIENCE)
+        if self._child.isalive():
+            self._child.wait()
         self._child.close()
         return int(self._child.exitstatus)
 
@@ -92,7 +95,15 @@ def screen(*arguments: str, home: Path, folder: Path, columns: int = 80, lines: 
     try:
         yield Screen(child, columns, lines)
     finally:
-        child.close(force=True)
+        end(child)
+
+
+def end(child: Any) -> None:
+    """Kill what still runs in a terminal. By itself pexpect gives the system a tenth of a second for that."""
+    if child.isalive():
+        child.kill(signal.SIGKILL)
+        child.wait()
+    child.close()
 
 
 def breaks(rows: list[str], width: int) -> list[str]:

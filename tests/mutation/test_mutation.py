@@ -189,7 +189,7 @@ def test_what_becomes_of_each_mutant_of_a_toy(tmp_path: Path) -> None:
         (tree / name).write_text(text)
     subprocess.run(["git", "init", "-q"], cwd=tree, check=True)
     chosen = list(library(tree, ["toys"]).values())
-    with Bench(tree, patience=2, sources=["toys"], cache=tmp_path / "cache") as bench:
+    with Bench(tree, patience=8, sources=["toys"], cache=tmp_path / "cache") as bench:
         done: dict[str, Result] = {}
         measured(bench, chosen, done, lambda: None)
     shown = [f"{one.outcome:9} {one.diff.split(chr(10))[-1].strip('+ ')}" for one in done.values()]

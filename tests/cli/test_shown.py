@@ -31,6 +31,7 @@ from fsm_agent.toolsets.files import Seen
 from tests.helpers.answer_terminal import AnswerTerminal, answer_terminal
 from tests.helpers.markdown_documents import Document, document
 from tests.helpers.processes import ran
+from tests.helpers.sample import sampled_seeds
 from tests.helpers.screen import breaks
 
 ANSWER = "# One\n\ntwo\nthree\n\n```python\na = 1\n\nb = 2\n```\n\n- x\n\n- y\n\n| a | b |\n|---|---|\n| 1 | 2 |\n\nend"
@@ -430,5 +431,5 @@ def test_random_documents_are_shown_whole(terminal: AnswerTerminal) -> None:
 @pytest.mark.slow
 @pytest.mark.behaviour("HOST-03")
 def test_2000_documents(terminal: AnswerTerminal) -> None:
-    for seed in range(2_000):
+    for seed in sampled_seeds(range(2_000), "documents"):
         check(terminal, seed)

@@ -33,12 +33,15 @@ def anyio_backend() -> str:
 
 
 @pytest.fixture(autouse=True)
-def no_keyring(monkeypatch: pytest.MonkeyPatch) -> None:
+def no_keyring() -> Iterator[None]:
     """The keyring of the machine that runs the tests is left alone."""
     import keyring
     from keyring.backends.fail import Keyring
 
-    monkeypatch.setattr(keyring, "get_keyring", Keyring)
+    before = keyring.get_keyring()
+    keyring.set_keyring(Keyring())
+    yield
+    keyring.set_keyring(before)
 
 
 class Server(HttpServer):

@@ -24,6 +24,8 @@ LONGEST = 300.0
 """Seconds that a command may take on a busy machine."""
 SERVES = {"fsm-agent debug": ".map .state", "fsm-agent serve": "textarea"}
 """Commands that serve a page until they are interrupted, and what is on it."""
+ADDRESS = re.compile(r"http://127\.0\.0\.1:\d+/\S*#token=\S{32}(?=\n)")
+"""Of a page. What is on the screen may end within it."""
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 sync_api = pytest.importorskip("playwright.sync_api")
 
@@ -61,7 +63,7 @@ class Tour(PageBlocks):
             screen.until("›")
             screen.press("/exit\r")
         elif words in SERVES:
-            screen.until("http://127.0.0.1:")
+            screen.until_so(lambda: ADDRESS.search(unwrapped(screen.rows)), "the address of a page")
             self._look(words, screen)
             screen.press("\x03")
         screen.until(self._prompt(), patience=LONGEST)
@@ -77,8 +79,9 @@ class Tour(PageBlocks):
         return f"={self._number + 1}="
 
     def _look(self, words: str, screen: Screen) -> None:
-        address = re.findall(r"http://127\.0\.0\.1:\S+", unwrapped(screen.rows))[-1]
-        assert looked_at(address, SERVES[words]) == []
+        address = ADDRESS.search(unwrapped(screen.rows))
+        assert address
+        assert looked_at(address[0], SERVES[words]) == []
         self.looked.append(words)
 
 

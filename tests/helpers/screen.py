@@ -7,7 +7,7 @@ import re
 import signal
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from itertools import pairwise
 from pathlib import Path
@@ -53,15 +53,19 @@ class Screen:
 
     def until(self, words: str, *, gone: bool = False, patience: float = PATIENCE) -> None:
         """Read until these words are on the screen, or are gone."""
+        self.until_so(lambda: any(words in row for row in self.rows) is not gone, repr(words), patience)
+
+    def until_so(self, holds: Callable[[], object], what: str, patience: float = PATIENCE) -> None:
+        """Read until this holds of the screen."""
         end = time.monotonic() + patience
-        while any(words in row for row in self.rows) is gone:
-            assert time.monotonic() < end, f"waited for {words!r}; the screen says:\n{self.shown}"
+        while not holds():
+            assert time.monotonic() < end, f"waited for {what}; the screen says:\n{self.shown}"
             try:
                 data = self._child.read_nonblocking(65_536, timeout=0.2)
             except pexpect.TIMEOUT:
                 continue
             except pexpect.EOF:
-                assert any(words in row for row in self.rows) is not gone, f"it ended:\n{self.shown}"
+                assert holds(), f"it ended:\n{self.shown}"
                 return
             self._stream.feed(data)
             for _ in range(data.count(_WHERE)):

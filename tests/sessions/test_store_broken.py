@@ -7,6 +7,7 @@ import gc
 import itertools
 import logging
 import sqlite3
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -115,6 +116,18 @@ def test_a_file_that_another_program_locks_is_one_line(home: Path) -> None:
             process(home, text("two")).chat("second")
         other.execute("ROLLBACK")
     assert process(home, text("two")).chat("second") == "two"
+
+
+def test_a_reader_waits_while_another_process_turns_the_log_of_a_new_file_on(home: Path) -> None:
+    store = Store(home)
+    assert store.unfinished("s-1") == []
+    new = sqlite3.connect(home / "sessions.db", isolation_level=None, check_same_thread=False)
+    with contextlib.closing(new) as other:
+        other.execute("BEGIN EXCLUSIVE")
+        later = threading.Timer(0.3, other.execute, ["ROLLBACK"])
+        later.start()
+        assert store.unfinished("s-1") == []
+        later.join()
 
 
 def test_a_file_that_cannot_be_used_leaves_no_connection_open(

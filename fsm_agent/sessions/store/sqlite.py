@@ -51,6 +51,8 @@ from fsm_agent.support.files import private_folder, touch, write_new
 
 WRITE_RETRIES, RETRY_FROM, RETRY_TO = 15, 0.02, 0.15
 """SESS-01: a locked database is tried 15 times more, 20 to 150 ms apart."""
+READ_PATIENCE = 2.5
+"""Seconds that a reader waits: what is first written to a new file locks it, and each write where no log can be."""
 CHECKPOINT = 50
 """Commits after which the log is moved into the file (SESS-01)."""
 SAVEPOINT = "fsm_agent_job"
@@ -287,13 +289,12 @@ class SqliteDatabase(SqliteWriter):
             private_folder(self.path.parent)
             if not self.path.exists():
                 self._create()
-            if self._is_current():
-                return self._open()
-            with _closed_when_it_fails(self._connect()) as connection:
-                patiently(lambda: self._migrate(connection))
+            if not self._is_current():
+                with contextlib.closing(self._connect()) as connection:
+                    patiently(lambda: self._migrate(connection))
+            return self._open(READ_PATIENCE)
         except (sqlite3.Error, OSError) as error:
             raise as_store_error(error, self.path) from error
-        return connection
 
     def _create(self) -> None:
         try:
@@ -346,7 +347,7 @@ class SqliteDatabase(SqliteWriter):
         ).atexit = False  # threads that end with the process may still read
 
     def _connect(self) -> sqlite3.Connection:
-        with _closed_when_it_fails(self._open()) as connection:
+        with _closed_when_it_fails(self._open(0.1)) as connection:
             # where it cannot be, the rollback journal stays; another that opens the file now holds its lock
             patiently(lambda: connection.execute("PRAGMA journal_mode = WAL"))
             connection.execute(f"PRAGMA synchronous = {self._durability.upper()}")
@@ -354,8 +355,8 @@ class SqliteDatabase(SqliteWriter):
             connection.execute("PRAGMA wal_autocheckpoint = 1000")
         return connection
 
-    def _open(self) -> sqlite3.Connection:
-        return sqlite3.connect(self.path, isolation_level=None, check_same_thread=False, timeout=0.1)
+    def _open(self, patience: float) -> sqlite3.Connection:
+        return sqlite3.connect(self.path, isolation_level=None, check_same_thread=False, timeout=patience)
 
     def _migrate(self, connection: sqlite3.Connection) -> None:
         if 0 < _version(connection) < newest(self.versions):

@@ -52,7 +52,7 @@ from fsm_agent.support.files import private_folder, touch, write_new
 WRITE_RETRIES, RETRY_FROM, RETRY_TO = 15, 0.02, 0.15
 """SESS-01: a locked database is tried 15 times more, 20 to 150 ms apart."""
 READ_PATIENCE = 2.5
-"""Seconds that a reader waits: what is first written to a new file locks it, and each write where no log can be."""
+"""Seconds that a reader waits for a lock, which the first write to a new file takes."""
 CHECKPOINT = 50
 """Commits after which the log is moved into the file (SESS-01)."""
 SAVEPOINT = "fsm_agent_job"

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from fsm_agent.debug import DebugSession
+from tests.helpers.waiting import PATIENCE
 
 
 @pytest.fixture(scope="package")
@@ -105,7 +106,7 @@ class Browser:
         page = context.new_page()
         if text != 16:
             page.add_init_script(LARGER.replace("TEXT", str(text)))
-        page.set_default_timeout(10_000)
+        page.set_default_timeout(1_000 * PATIENCE)
         page.on("console", self._hear)
         page.on("pageerror", lambda error: self.errors.append(str(error)))
         page.on("request", lambda request: self._look(request.url, url))

@@ -21,6 +21,7 @@ WORDS = [f"word{number}" for number in range(40)]
 
 @pytest.fixture
 def server(tmp_path: Path, home: Path) -> Iterator[ServerProcess]:
+    """Tests name it before ``browser``: the pages are closed first, as one whose server ends logs an error."""
     with ServerProcess(tmp_path, home, "--app", "tests.browser.agui_app:make_agent") as started:
         yield started
 
@@ -33,18 +34,19 @@ def opened(browser: Browser, server: ServerProcess, thread: str = "", **options:
 
 
 def ask(page: Any, words: str) -> None:
+    page.get_by_role("button", name="Send").wait_for()  # a message is sent once the turn before has ended
     page.get_by_label("your message").fill(words)
     page.keyboard.press("Enter")
 
 
-def lit(page: Any) -> str:
-    """The state that the map shows."""
-    return str(page.locator(".map .state.now").get_attribute("data-state"))
+def lights(page: Any, state: str) -> None:
+    """The map shows this state, or will soon."""
+    page.locator(f".map .state.now[data-state={state}]").wait_for(state="attached")
 
 
 @pytest.mark.parametrize(("width", "dark"), [(1280, False), (390, True)])
 def test_a_chat_with_a_tool_an_approval_and_a_question(
-    browser: Browser, server: ServerProcess, width: int, dark: bool
+    server: ServerProcess, browser: Browser, width: int, dark: bool
 ) -> None:
     page = opened(browser, server, width=width, dark=dark)
     assert violations(page) == []
@@ -55,13 +57,13 @@ def test_a_chat_with_a_tool_an_approval_and_a_question(
     assert page.locator(".message b", has_text="no").count() == 0  # markup of a model stays text
     page.locator(".call.ok", has_text="look_up").click()
     page.get_by_label("result").get_by_text("In Oslo it is 12 degrees.").wait_for()
-    assert lit(page) == "Finalize"
+    lights(page, "Finalize")
     assert page.locator(".map .state.seen").count() == 5
     assert violations(page) == []
 
     ask(page, "write a mail")
     page.get_by_role("heading", name="May send_mail run?").wait_for()
-    assert lit(page) == "ExecuteTools"
+    lights(page, "ExecuteTools")
     assert "See you soon." in page.get_by_label("what would run").inner_text()
     assert violations(page) == []
     page.get_by_role("button", name="Allow once").click()
@@ -83,18 +85,18 @@ def test_a_chat_with_a_tool_an_approval_and_a_question(
     assert page.evaluate("document.documentElement.scrollWidth") <= width
 
 
-def test_a_reload_in_mid_turn_shows_everything_once(browser: Browser, server: ServerProcess) -> None:
+def test_a_reload_in_mid_turn_shows_everything_once(server: ServerProcess, browser: Browser) -> None:
     page = opened(browser, server)
     ask(page, "something long")
     page.locator(".call.running").wait_for()
     page.reload()
     page.locator(".call.running").wait_for()
-    assert lit(page) == "ExecuteTools"
+    lights(page, "ExecuteTools")
     page.get_by_text("word39").wait_for()
     said = page.get_by_role("log").inner_text()
     assert [said.count(f"{one} ") for one in WORDS[:-1]] == [1] * 39
     assert said.count("something long") == said.count("It takes a while.") == said.count("wait\n") == 1
-    assert page.locator(".path li").count() == 6
+    until(lambda: page.locator(".path li").count() == 6, "the last move")
     # an approval is there after a reload, too, and in another tab
     ask(page, "write a mail")
     page.get_by_role("button", name="Allow once").wait_for()
@@ -109,7 +111,7 @@ def test_a_reload_in_mid_turn_shows_everything_once(browser: Browser, server: Se
     assert page.get_by_role("button", name="Allow once").count() == 0
 
 
-def test_the_keyboard_alone(browser: Browser, server: ServerProcess) -> None:
+def test_the_keyboard_alone(server: ServerProcess, browser: Browser) -> None:
     page = opened(browser, server)
     page.keyboard.type("write a mail")
     page.keyboard.press("Enter")
@@ -125,6 +127,7 @@ def test_the_keyboard_alone(browser: Browser, server: ServerProcess) -> None:
     until(
         lambda: page.evaluate("document.activeElement.tagName") == "TEXTAREA", "the focus is where one writes"
     )
+    page.get_by_role("button", name="Send").wait_for()
     page.keyboard.type("something long")
     page.keyboard.press("Enter")
     page.locator(".call.running").wait_for()
@@ -159,7 +162,7 @@ def test_a_server_that_ends_is_waited_for(browser: Browser, tmp_path: Path, home
         again.get_by_text("The mail: sent to ann@example.org").wait_for()
 
 
-def test_a_wrong_key_is_asked_for_again(browser: Browser, server: ServerProcess) -> None:
+def test_a_wrong_key_is_asked_for_again(server: ServerProcess, browser: Browser) -> None:
     browser.forgive(re.compile("401"))
     page = browser.visit(f"{server.url}/#token=wrong")
     page.get_by_text("the key is wrong").wait_for()

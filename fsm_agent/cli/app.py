@@ -17,7 +17,7 @@ import typer
 from typer.core import TyperGroup
 
 from fsm_agent.cli.options import Json
-from fsm_agent.errors import ConfigError, FsmAgentError, SessionBusy, StoreError
+from fsm_agent.errors import ConfigError, FsmAgentError, SessionBusy, StoreError, near
 
 FAILED, USAGE, INTERRUPTED = 1, 2, 130
 _UsageError: type[Exception] = typer.BadParameter.__mro__[2]
@@ -227,11 +227,7 @@ class Commands(TyperGroup):
         return super().resolve_command(ctx, args)
 
     def _unknown(self, name: str) -> ConfigError:
-        from difflib import get_close_matches
-
-        alike = get_close_matches(name, self.commands, 1)
-        perhaps = f"{alike[0]}, perhaps; " if alike else ""
-        return ConfigError("no such command", name, perhaps + ", ".join(self.commands))
+        return ConfigError("no such command", name, near(name, self.commands))
 
 
 class ShowByDefault(Commands):
@@ -338,8 +334,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(AttributeError, ValueError):
             stream.reconfigure(errors="replace")  # type: ignore[union-attr]  # a replaced stream may not have it
+    words = list(sys.argv[1:] if arguments is None else arguments)
     try:
-        words = list(sys.argv[1:] if arguments is None else arguments)
         code = _root()(args=words, prog_name="fsm-agent", standalone_mode=False)
         sys.stdout.flush()
     except (ConfigError, SessionBusy, StoreError) as error:
@@ -353,7 +349,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return FAILED
     except _UsageError as error:
-        return _complain(getattr(error, "format_message", error.__str__)())
+        from fsm_agent.cli.usage import usage_error
+
+        return _complain(usage_error(error, words))
     finally:
         _send_telemetry()
     return code if isinstance(code, int) else 0

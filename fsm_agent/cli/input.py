@@ -62,12 +62,18 @@ Ctrl-C interrupts a running turn and keeps its text so far, twice leaves. Ctrl-D
 What you write while a turn runs is answered after it (or as interrupt.second_message says).
 """
 
+LONGEST_COMMAND = 36
+"""Columns of the commands in the help; what a longer one does stands below it."""
+
 
 def help_text(more: Commands = {}) -> str:  # noqa: B006 - it is only read
     """Return what can be done in the chat, with ``more`` commands: the prompts of MCP servers."""
-    width = max(len(f"{name} {words}") for name, (words, _) in CHAT.items())
+    commands = {f"{name} {words}".rstrip(): does for name, (words, does) in {**CHAT, **more}.items()}
+    width = min(max(map(len, commands)), LONGEST_COMMAND)
+    below = "\n" + " " * (1 + width)
     return KEYS + "\n".join(
-        f"/{f'{name} {words}':<{width}}  {does}".rstrip() for name, (words, does) in {**CHAT, **more}.items()
+        f"/{command:<{width}}{below if len(command) > width else ''}  {does}".rstrip()
+        for command, does in commands.items()
     )
 
 

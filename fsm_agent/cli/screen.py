@@ -278,8 +278,9 @@ def color_change(result: str, path: str = "") -> Text | None:
     return shown
 
 
-_HANGS = re.compile(r" *(?:[^\w\s(“\"'/] |/\S.*?  +)?")
-"""The beginning of a line that is not its words: blanks and a mark, or a command and its arguments."""
+_HANGS = re.compile(r" *(?:(?:ok|FAIL|FAILED) {2,}|\d+\. |[^\w\s(“\"'/] |/\S.*?  +)?")
+"""The beginning of a line that is not its words: blanks and a mark, a number or a verdict, or a command and
+its arguments."""
 _NARROWEST = 16
 """Columns for the words of a line at least."""
 

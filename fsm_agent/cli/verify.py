@@ -96,7 +96,7 @@ def verify(
     ]
     put(screen(), *_summary(report), *(Text(line) for line in further))
     if long:
-        put(screen(), Text(), *(Text(line) for line in report.render().splitlines()[:-2]))
+        put(screen(), Text(), *(Text(line) for line in report.render_lines()[:-2]))
     else:
         print("\nThe proof: --long")
     return 0 if report.ok else 1

@@ -128,6 +128,29 @@ def test_the_list_of_commands_says_what_the_help_of_each_begins_with() -> None:
         assert group.commands.summaries() == helps
 
 
+@pytest.mark.parametrize("name", PROGRAM)
+def test_what_the_parser_refuses_is_said_as_all_else(name: str, cli: Cli) -> None:
+    own = PROGRAM[name].params
+    options = [one for one in own if one.param_type_name == "option"]
+    flags = [one.opts[0] for one in options if one.is_flag]
+    valued = [one.opts[0] for one in options if not one.is_flag]
+    wrong = {"no such option; given: --colour; allowed: --": ["--colour"]}
+    if not any(one.nargs == -1 or (one in options and one.required) for one in own):
+        wrong["too many arguments; given: "] = ["x"] * 9
+    if any(one.required for one in own):
+        wrong[f" is missing; given: fsm-agent {name}; allowed: "] = []
+    for option in valued[:1]:
+        wrong[f"option has no value; given: {option}; allowed: {option} VALUE"] = [option]
+    for flag in flags[:1]:
+        wrong[f"option takes no value; given: {flag}=x; allowed: {flag}"] = [f"{flag}=x"]
+    for says, words in wrong.items():
+        code, out, err = cli(*name.split(), *words)
+        assert (code, out, err.count("\n"), err[:11], says in err) == (2, "", 1, "fsm-agent: ", True), (
+            words,
+            err,
+        )
+
+
 @pytest.mark.behaviour("HOST-05")
 @pytest.mark.parametrize("name", slow_ones(COMMANDS))
 def test_in_an_empty_home_a_command_says_that_there_is_nothing(name: str, cli: Cli) -> None:

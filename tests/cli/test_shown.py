@@ -16,7 +16,7 @@ from rich.text import Text
 
 from fsm_agent.approvals.question import Question
 from fsm_agent.cli.chat import command_in, mentions_in
-from fsm_agent.cli.input import files
+from fsm_agent.cli.input import CHAT, KEYS, files, help_text
 from fsm_agent.cli.markdown import Blocks, Trimmed, render_markdown
 from fsm_agent.cli.questions import colors, number_rows, with_change
 from fsm_agent.cli.screen import Hanging, WholeTable
@@ -24,10 +24,12 @@ from fsm_agent.cli.view import ProgressView
 from fsm_agent.conversation import result
 from fsm_agent.conversation.effects import AskApproval
 from fsm_agent.conversation.result import Figure, Flag, OptionalText, TurnResult
+from fsm_agent.fsm.verify import verify_table
 from fsm_agent.runtime.events import CHANNELS, ToolStart
 from fsm_agent.support.diffs import NO_NEWLINE
 from fsm_agent.toolsets.edit import Edits, whole_diff
 from fsm_agent.toolsets.files import Seen
+from fsm_agent_states.table import TURN
 from tests.helpers.answer_terminal import AnswerTerminal, answer_terminal
 from tests.helpers.markdown_documents import Document, document
 from tests.helpers.processes import ran
@@ -77,7 +79,7 @@ def test_no_row_of_a_recorded_screen_is_too_wide_or_continues_in_the_first_colum
     assert breaks(rows, width) == []
 
 
-@pytest.mark.parametrize("line", ["    ✓ ", "  ", "    · ", "/undo [N]  "])
+@pytest.mark.parametrize("line", ["    ✓ ", "  ", "    · ", "/undo [N]  ", "ok  ", "  FAIL  ", "  2. "])
 def test_a_long_line_continues_below_its_words(line: str) -> None:
     out = io.StringIO()
     Console(file=out, width=30, color_system=None, force_terminal=True).print(
@@ -88,6 +90,27 @@ def test_a_long_line_continues_below_its_words(line: str) -> None:
     assert others
     for row in others:
         assert (row[: len(line)], row[len(line) :][:4], len(row) <= 30) == (" " * len(line), "word", True)
+
+
+@pytest.mark.parametrize("width", [60, 80])
+def test_a_verdict_with_its_proof_hangs_at_every_width(width: int) -> None:
+    for line in verify_table(TURN, small=False).render_lines():
+        out = io.StringIO()
+        Console(file=out, width=width, color_system=None, force_terminal=True).print(Hanging(Text(line)))
+        rows = out.getvalue().splitlines()
+        words = re.match(r" *(?:(?:ok|FAIL)  +|- |\d+\. )?", line)
+        assert words is not None
+        assert {len(row) - len(row.lstrip()) for row in rows[1:]} <= {words.end()}
+        assert max(map(len, rows)) <= width
+
+
+def test_the_help_of_the_chat_has_one_column_for_what_commands_do() -> None:
+    prompts = {"desk:a_prompt_with_a_name": ("FILE", "one"), "desk:longer": ("A " * 20, "two"), "x": ("", "")}
+    lines = help_text(prompts).splitlines()[len(KEYS.splitlines()) :]
+    places = [line.index(does) for line, (_, does) in zip(lines, CHAT.values(), strict=False)]
+    assert {*places, lines[len(CHAT)].index("one"), lines[len(CHAT) + 2].index("two")} == {places[0]}
+    assert lines[-1] == "/x"
+    assert "desk" not in help_text()
 
 
 def test_words_are_broken_between_words() -> None:

@@ -26,7 +26,7 @@ def test_without_the_solver_bounds_are_formulas_and_the_report_says_so(
     report = verify_table(courier(), limits)
     assert report.ok
     assert all(figure.value == figure.by_formula and figure.kind == "upper" for figure in report.figures)
-    said = [line for line in report.render().splitlines() if "without the extra bounds no bound is" in line]
+    said = [line for line in report.render_lines() if "without the extra bounds no bound is" in line]
     assert [line.strip() for line in said] == [report.note]
 
 

@@ -22,6 +22,8 @@ from fsm_agent.support.installation import install_command
 LONGEST_PART = 200
 """Maximum rows of a repeating part; a call block of the turn at its default limits takes 47."""
 
+WIDTH = 116
+"""Columns of a rendered report."""
 EVERY = "every configuration"
 MOVES = "moves"
 ALL_MOVES = "moves, those of inner turns too"
@@ -180,9 +182,10 @@ class JudgedProperty:
         """The verdict, its exact meaning, and a run that breaks the property."""
         known = f"; known: {self.known}" if self.known else ""
         text = [f"  {'FAIL' if self.finding else 'ok  '}  {self.verdict}: {self.says}"]
-        text += _wrap(f"{self.label}; {self.basis}{known}", 8)
-        text += _wrap(f"- {self.run}", 8) if self.rows else []
-        return text + (_wrap(f"- {self.finding}", 8) if self.finding and not self.rows else [])
+        text.append(f"        {self.label}; {self.basis}{known}")
+        if self.rows or self.finding:
+            text.append(f"        - {self.run if self.rows else self.finding}")
+        return text
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,7 +229,11 @@ class Report:
         return {**asdict(self), "ok": self.ok, "checks": checks, "figures": figures, "inner": inner}
 
     def render(self) -> str:
-        """The report as text."""
+        """The report as text, in lines of at most ``WIDTH`` columns."""
+        return "\n".join(row for line in self.render_lines() for row in _wrap(line))
+
+    def render_lines(self) -> list[str]:
+        """The lines of the report, however long they are; the last one is the verdict."""
         size = (
             f"{self.states} states, {self.lines} (state, event) pairs, {self.rows} rows, {self.counters}"
             " counters"
@@ -241,9 +248,8 @@ class Report:
         if self.worst:
             text += ["", *self._render_worst(self.worst)]
         for report in self.inner:
-            text += ["", *report.render().splitlines()[:-2]]
-        text += ["", "ok" if self.ok else "FAILED"]
-        return "\n".join(text)
+            text += ["", *report.render_lines()[:-2]]
+        return [*text, "", "ok" if self.ok else "FAILED"]
 
     def _rankings(self) -> list[tuple[str, tuple[str, ...]]]:
         if not self.ranking_without_caps:
@@ -268,13 +274,13 @@ class Report:
         text = [f"{kind}: {worst.visits:,} {worst.quantity}, {caps}, in {worst.moves:,} moves"]
         if worst.limits != self.limits:
             limits = ", ".join(f"{name} {value}" for name, value in worst.limits.items() if value)
-            text += _wrap(f"with {limits}, all else 0")
-        return [*text, *_wrap(" → ".join(map(str, worst.rows)))]
+            text.append(f"  with {limits}, all else 0")
+        return [*text, "  " + " → ".join(map(str, worst.rows))]
 
     def _render_figures(self) -> list[str]:
         text: list[str] = ["", "Bounds"] if self.figures else []
         if self.figures and self.limits:
-            text += _wrap("for " + ", ".join(f"{name} {value}" for name, value in self.limits.items()))
+            text.append("  for " + ", ".join(f"{name} {value}" for name, value in self.limits.items()))
         for figure in self.figures:
             caps = "with caps" if figure.caps else "without caps"
             value = "" if figure.value is None else f": at most {figure.value:,}"
@@ -291,9 +297,9 @@ class Report:
         return [*text, *(f"  where {line}" for line in legend)]
 
 
-def _wrap(text: str, indent: int = 2) -> list[str]:
-    first, other = " " * indent, " " * (indent + 2)
-    return textwrap.wrap(text, 116, initial_indent=first, subsequent_indent=other, break_on_hyphens=False)
+def _wrap(line: str) -> list[str]:
+    hang = " " * (len(line) - len(line.lstrip()) + 2)
+    return textwrap.wrap(line, WIDTH, subsequent_indent=hang, break_on_hyphens=False) or [""]
 
 
 READABLE = 60

@@ -14,6 +14,7 @@ from fsm_agent.debug.web.app import DebugServer
 from fsm_agent.sessions.store import store_for
 from fsm_agent.testing import repeat
 from tests.browser.scenes import TAIL, cleaner, failed_turn, lengthened, long_turn, provider, workshop_of
+from tests.helpers.page_pictures import keep_digests
 
 FOLDER = Path(__file__).parents[2] / "docs" / "pictures"
 SIZE = {"width": 1280, "height": 800}
@@ -51,6 +52,7 @@ def main() -> None:
     for server, workshop in zip(servers, workshops, strict=True):
         server.stop()
         workshop.close()
+    keep_digests()
 
 
 def opened(browser: Any, url: str, dark: bool = False) -> Any:

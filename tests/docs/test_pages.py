@@ -17,7 +17,7 @@ from docs.site.pages import FENCE, pages
 from fsm_agent.cli.app import app
 from fsm_agent.testing import ScriptedServer, repeat
 from tests.helpers.page_blocks import PageBlocks, commands, environment, provider, same
-from tests.helpers.page_pictures import stale
+from tests.helpers.page_pictures import changed, digests, stale
 
 ROOT = Path(__file__).parents[2]
 TYPED_IN = (
@@ -103,6 +103,14 @@ def test_the_page_is_typed_in_with_its_commands(page: str, reader: Any) -> None:
     assert all(len(reason) > 20 for reason in blocks.skipped)
     if page == "docs/tutorial.md":
         assert stale(blocks.folder) == [], "run: make pictures"
+
+
+def test_the_pictures_of_the_browser_show_the_page_as_it_is() -> None:
+    now = digests()
+    assert changed(now) == [], "run: make pictures"
+    style = "fsm_agent/debug/web/static/style.css"
+    assert changed(now | {style: "another"}) == [style]
+    assert changed({name: digest for name, digest in now.items() if name != style}) == [style]
 
 
 def test_no_page_with_blocks_is_left_out() -> None:

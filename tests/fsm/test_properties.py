@@ -331,6 +331,20 @@ def test_what_the_courier_promises() -> None:
     assert promises[2].finding == f"Three rings at most. (at most 3 rung ring): {run}, with rings 4"
 
 
+def test_a_condition_that_only_the_move_itself_meets_is_pointed_out() -> None:
+    entered = only_if("c", enters("Drive"), row("Pack.packed"))
+    table = replace(courier(), properties=(entered, only_if("d", leaves("Drive"), row("Pack.packed"))))
+    found, other = judge(table)
+    assert found.counterexample == "Pack.packed"
+    assert found.basis == (
+        "by a shortest run of 1 move, the last of which (row Pack.packed) counts for later moves only;"
+        " perhaps leaves Drive is meant"
+    )
+    assert other.verdict == "proved"
+    (other,) = judge(replace(table, properties=(only_if("c", row("Ring.open"), row("Ring.closed/1")),)))
+    assert other.basis == "by a shortest run of 3 moves"
+
+
 def test_a_counter_that_is_given_back_pays_for_nothing() -> None:
     """Resetting it in the row that leads back makes the number of moves larger than the limit."""
     often = at_most("Drives again within the limit.", "tries", rung("drive again"))

@@ -1,8 +1,11 @@
 """``python -m tests.helpers.page_pictures``: the pictures of the tutorial, taken while its blocks are run: what its
-commands draw, and the debugger at one of its turns."""
+commands draw, and the debugger at one of its turns. Beside the pictures of the browser are the digests of what they
+were taken of, which tell that the page has changed since."""
 
 from __future__ import annotations
 
+import ast
+import hashlib
 import os
 import re
 import shutil
@@ -21,6 +24,48 @@ DRAWN = {"returns.svg": "tutorial-returns.svg", "taken.svg": "tutorial-rows.svg"
 ASKED = ("run", "--model", "offline:demo", "--tool", "desk:find_order", 'find_order(number="1001")')
 """What the terminal of the tutorial shows."""
 TERMINAL = "tutorial-terminal.svg"
+SOURCES = PICTURES / "sources.txt"
+"""The digests of what the browser showed when its pictures were taken."""
+PAGE = ROOT / "fsm_agent" / "debug" / "web"
+FILLS = (
+    *PAGE.glob("*.py"),
+    ROOT / "fsm_agent" / "debug" / "core" / "record.py",
+    ROOT / "tests" / "browser" / "pictures.py",
+    ROOT / "tests" / "browser" / "scenes.py",
+)
+"""The code that fills the page, and the turns that it is filled with."""
+ELSEWHERE = re.compile(r"live\.|.*\.(md|LICENSE)$")
+"""Files beside the page's own: those of another page, and words about them."""
+
+
+def digests() -> dict[str, str]:
+    """A digest of each source of the pictures of the browser: of a file, of code without its comments, and of the
+    map as it is drawn."""
+    from fsm_agent.debug.web.page import map_of
+    from fsm_agent_states.table import TURN
+
+    files = [
+        file for file in (PAGE / "static").rglob("*") if file.is_file() and not ELSEWHERE.match(file.name)
+    ]
+    found = {file.relative_to(ROOT).as_posix(): file.read_text("utf-8") for file in files}
+    found |= {
+        file.relative_to(ROOT).as_posix(): ast.dump(ast.parse(file.read_text("utf-8"))) for file in FILLS
+    }
+    found["the map of a turn"] = map_of(TURN)
+    return {name: hashlib.sha256(found[name].encode()).hexdigest()[:16] for name in sorted(found)}
+
+
+def changed(now: dict[str, str]) -> list[str]:
+    """The sources whose digest is another one than when the pictures of the browser were taken."""
+    taken = {
+        name: digest for digest, name in (line.split(" ", 1) for line in SOURCES.read_text().splitlines())
+    }
+    return [name for name in sorted(now.keys() | taken.keys()) if now.get(name) != taken.get(name)]
+
+
+def keep_digests() -> None:
+    """Write down what the pictures of the browser were taken of."""
+    SOURCES.write_text("".join(f"{digest} {name}\n" for name, digest in digests().items()))
 
 
 def stale(folder: Path) -> list[str]:

@@ -26,7 +26,10 @@ from fsm_agent.fsm.proof import Edge, Fault, Graph, LineTruth, examine, line_tru
 from fsm_agent.fsm.properties import (
     BROKEN,
     AtMostProperty,
+    GuardedMoves,
     Holds,
+    NamedMoves,
+    NeverProperty,
     Promises,
     Property,
     VisitChange,
@@ -154,7 +157,23 @@ def _refute(
     claimed: Property, found: Script, limits: Iterable[str], run: str = "a shortest run"
 ) -> PropertyVerdict:
     maxima = {name: found.limits[name] for name in limits if found.limits[name]}
-    return PropertyVerdict(claimed, "refuted", f"by {run} of {found.reached} moves", found, maxima)
+    moves = f"{found.reached} move{'' if found.reached == 1 else 's'}"
+    basis = f"by {run} of {moves}" + _too_late(claimed, found.rows[found.reached - 1])
+    return PropertyVerdict(claimed, "refuted", basis, found, maxima)
+
+
+def _too_late(claimed: Property, last: Row) -> str:
+    """The hint for an ``only_if`` whose condition is met by the very move that breaks it."""
+    if not isinstance(claimed, NeverProperty) or any(
+        isinstance(part, GuardedMoves) for part in claimed.until.parts()
+    ):
+        return ""
+    if not claimed.until.has(last, lambda _: False):
+        return ""
+    moves = claimed.moves
+    entered = isinstance(moves, NamedMoves) and moves.field == "dest"
+    instead = f"; perhaps leaves {' or '.join(moves.names)} is meant" if entered else ""
+    return f", the last of which ({claimed.until.label}) counts for later moves only{instead}"
 
 
 def run_in_words(rows: Sequence[str], maxima: Mapping[str, int]) -> str:

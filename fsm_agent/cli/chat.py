@@ -277,9 +277,9 @@ class ChatSession:
         image = kind == "image" or (not kind and path.lower().endswith(IMAGES))
         part = (ImagePart if image else FilePart)(path).part()
         self._attached.append(part)
-        self._live.write(
-            Text(f"  {clean(name_part(part))} goes with the {'next ' * bool(kind)}message", "dim")
-        )
+        lines = len(str(part.get("text", "")).splitlines()) - 1  # below a heading
+        what = f"{Path(path).name}, {count(lines, 'line')}," if part["type"] == "text" else name_part(part)
+        self._live.write(Text(f"  {clean(what)} goes with the {'next ' * bool(kind)}message", "dim"))
 
     async def _answer(self, begin: Callable[[], Turn]) -> None:
         listening = nullcontext() if self._meanwhile is None else self._meanwhile.listening(self._hear)

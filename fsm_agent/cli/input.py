@@ -63,7 +63,7 @@ What you write while a turn runs is answered after it (or as interrupt.second_me
 """
 
 LONGEST_COMMAND = 36
-"""Columns of the commands in the help; what a longer one does stands below it."""
+"""Columns of the commands in the help; a longer one has its meaning below it."""
 
 
 def help_text(more: Commands = {}) -> str:  # noqa: B006 - it is only read

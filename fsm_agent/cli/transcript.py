@@ -361,9 +361,7 @@ def _heading(hit: SearchHit, now: float, same: bool) -> Text:
 
 
 def highlight(hit: SearchHit) -> Text:
-    """The snippet with its words in bold; between stars where there is no bold."""
-    if not console_of(sys.stdout).is_terminal:
-        return Text(clean(hit.snippet.marked()))
+    """The snippet with its words in bold, where there is bold: marks would look like those of the text."""
     line, place = Text("…" if hit.snippet.cut[0] else ""), 0
     for start, end in hit.snippet.marks:
         line.append(clean(hit.snippet.text[place:start])).append(

@@ -20,7 +20,8 @@ def usage_error(error: Any, words: Sequence[str]) -> str:
 
 
 def _config_error(error: Any, words: Sequence[str]) -> ConfigError | None:
-    context, message = getattr(error, "ctx", None), str(getattr(error, "message", ""))
+    context: Any = getattr(error, "ctx", None)
+    message = str(getattr(error, "message", ""))
     form = _form(context) if context is not None else ""
     match type(error).__name__:
         case "MissingParameter":
@@ -38,7 +39,7 @@ def _config_error(error: Any, words: Sequence[str]) -> ConfigError | None:
             given = next((word for word in words if word.startswith(f"{option}=")), option)
             return ConfigError("option takes no value", given, option)
         case "BadParameter" if error.param is not None:
-            found = getattr(error.__cause__, "errors", list)()
+            found: list[Any] = getattr(error.__cause__, "errors", list)()
             expected = _EXPECTED.match(message)
             allowed = expected[1] if expected else message
             return ConfigError(

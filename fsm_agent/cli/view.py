@@ -224,7 +224,8 @@ class ProgressView:
 
     def begin(self, model: str, why: str) -> None:
         """Say what will answer."""
-        self.write(Text.assemble((f"  {preview(model, 80)}", "bold"), (f"  {preview(why, 200)}", "dim")))
+        because = f", because {preview(why, 200)}"
+        self.write(Text.assemble((f"  {preview(model, 80)}", "bold"), (because, "dim")))
 
     def restart(self) -> None:
         """A turn begins."""

@@ -87,7 +87,8 @@ def test_tab_completes_commands_files_models_and_sessions(place: Path) -> None:
         seen.press("\x15what is in @no\t", until="› what is in @notes.txt")
         seen.press(" and @my\t")
         seen.until('@"my words.txt"')
-        seen.press("\r", until="completed")
+        seen.press("\r", until="notes.txt, 1 line, goes with the message")
+        seen.until("completed")
         seen.press("/sessions s-\t", until="› /sessions s-")
         seen.press("\x15/\t", until="/compact [TOPIC]")
         sent = [row["content"] for row in server.bodies[0]["messages"] if row["role"] == "user"][-1]

@@ -6,6 +6,7 @@ from __future__ import annotations
 import functools
 import importlib
 import json
+import os
 import re
 import shutil
 import subprocess
@@ -42,6 +43,20 @@ def test_every_page_is_in_the_menu() -> None:
     assert len(menu) == len(set(menu))
     there = {str(page) for page in pages() if not str(page).startswith(WITHOUT_A_PLACE)}
     assert set(menu) == there
+
+
+def test_every_page_is_linked_from_the_words_of_another() -> None:
+    """The menu and the list of changes are for those who know what they look for."""
+    link = re.compile(r"\]\(([^)#\s]+\.md)")
+    linked = {
+        os.path.normpath(page.parent / found)
+        for page in pages()
+        if page.name != "CHANGELOG.md"
+        for found in link.findall((ROOT / page).read_text("utf-8"))
+        if os.path.normpath(page.parent / found) != str(page)
+    }
+    in_menu = (str(page) for page in pages() if not str(page).startswith(WITHOUT_A_PLACE))
+    assert [page for page in in_menu if page not in linked] == []
 
 
 def test_settings_and_commands_are_those_of_the_code(capsys: pytest.CaptureFixture[str]) -> None:

@@ -170,9 +170,9 @@ def _too_late(claimed: Property, last: Row) -> str:
         return ""
     if not claimed.until.has(last, lambda _: False):
         return ""
-    moves = claimed.moves
-    entered = isinstance(moves, NamedMoves) and moves.field == "dest"
-    instead = f"; perhaps leaves {' or '.join(moves.names)} is meant" if entered else ""
+    moves, instead = claimed.moves, ""
+    if isinstance(moves, NamedMoves) and moves.field == "dest":
+        instead = f"; perhaps leaves {' or '.join(moves.names)} is meant"
     return f", the last of which ({claimed.until.label}) counts for later moves only{instead}"
 
 

@@ -210,7 +210,7 @@ class EditorTalk:
 
     async def _start(self, content: Any) -> str:
         """Begin a turn. The session is stored with it: what it was forked from, and where it works."""
-        given = {"conversation_history": self._history} if self._history else {}
+        given: dict[str, Any] = {"conversation_history": self._history} if self._history else {}
         turn = await self._service.start(LOCAL, content, self.id, **given)
         self._history, folder = (), str(self._view.workdir)
         if self._folders.get(self.first) != folder:

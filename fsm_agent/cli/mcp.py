@@ -134,6 +134,8 @@ def login(
     config = _server(name, where)
     if config.oauth is None:
         raise ConfigError("this server has no logins", name, f"oauth = true in [mcp.servers.{name}]")
+    if config.oauth.issuer is not None:
+        raise ConfigError("this server needs no login of a person", name, "a server without an issuer")
     try:
         from fsm_agent.toolsets.mcp.login import log_in
     except ImportError as error:

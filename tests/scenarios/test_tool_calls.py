@@ -318,17 +318,22 @@ def test_links_are_followed_before_two_calls_write_at_the_same_time(tmp_path: Pa
     (tmp_path / "real").mkdir()
     (tmp_path / "link").symlink_to(tmp_path / "real")
     at_work, most = [0], [0]
+    met = asyncio.Event()
 
     @tool(concurrency="parallel", effect="idempotent", path_arguments=("path",))
     async def write(path: str) -> str:
         at_work[0] += 1
         most[0] = max(most[0], at_work[0])
-        await asyncio.sleep(0.05)
+        if at_work[0] == together:
+            met.set()
+        await met.wait()
+        await asyncio.sleep(0.02)  # another that may not begin yet would begin now
         at_work[0] -= 1
         return path
 
     for paths, together in ((("link/a", "real/a"), 1), (("link/a", "real/b"), 2)):
         most[0] = 0
+        met.clear()
         calls = tools(*(call("write", {"path": path}) for path in paths))
         played = play([calls, text("ok")], tools=[write], workdir=tmp_path)
         assert played.results == list(paths)

@@ -222,6 +222,11 @@ def kept_values(extension: type[Extension], home: str | os.PathLike[str] | None 
     return KeptValues(store, extension.name)
 
 
+DOORS = ("openai", "agui", "mcp")
+"""Extensions of ``fsm-agent serve`` that this package has: no agent uses them, and their settings are checked
+there."""
+
+
 def load_extension(name: str) -> type[Extension]:
     """The class of an installed extension. Raises ``ConfigError``."""
     found = installed_extensions()
@@ -257,7 +262,7 @@ def extensions_of(
         if name in found:
             raise ConfigError("two extensions have the same name", name, "each once")
         found[name] = extension
-    found |= {name: _make_extension(name) for name in settings if name not in found}
+    found |= {name: _make_extension(name) for name in settings if name not in (*found, *DOORS)}
     for name, extension in found.items():
         extension.config = _config(extension, settings.get(name, {}))
         extension.kept = kept.of(name)

@@ -8,7 +8,9 @@ line derive from ``AgentArguments``."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, TypedDict, TypeVar, cast
 
@@ -200,7 +202,22 @@ def options_of(given: AgentOptions) -> AgentOptions:
     if isinstance(options["fallbacks"], str | Mapping):
         raise ConfigError("fallbacks has the wrong type", options["fallbacks"], 'a list: [{"model": …}]')
     options["toolsets"] = toolsets_of(options["toolsets"], has_tools=has_tools)
-    return cast(AgentOptions, options)
+    made, change = cast(AgentOptions, options), _CHANGE.get()
+    return made if change is None else change(made)
+
+
+_CHANGE: ContextVar[Callable[[AgentOptions], AgentOptions] | None] = ContextVar("change", default=None)
+
+
+@contextmanager
+def changed_options(change: Callable[[AgentOptions], AgentOptions]) -> Iterator[None]:
+    """Have ``change`` adapt the options of each agent that is made in this block. The factory of a user does
+    not know where its agents run, and to build each one again would cost as much as the first time."""
+    token = _CHANGE.set(change)
+    try:
+        yield
+    finally:
+        _CHANGE.reset(token)
 
 
 def has_built_in_tools(options: AgentOptions) -> bool:

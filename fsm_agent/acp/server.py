@@ -7,6 +7,7 @@ import re
 from collections.abc import Awaitable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Protocol, cast
 
@@ -19,12 +20,18 @@ from acp.schema import (
     AgentCapabilities,
     AvailableCommand,
     AvailableCommandInput,
+    ForkSessionResponse,
     Implementation,
     InitializeResponse,
+    ListSessionsResponse,
     LoadSessionResponse,
     NewSessionResponse,
     PromptCapabilities,
     PromptResponse,
+    SessionCapabilities,
+    SessionForkCapabilities,
+    SessionInfo,
+    SessionListCapabilities,
     UnstructuredCommandInput,
 )
 
@@ -37,6 +44,7 @@ from fsm_agent.dispatch.dispatcher import Order
 from fsm_agent.dispatch.service import LOCAL, Busy, NotFound, ServiceError, SessionService
 from fsm_agent.errors import ConfigError, FsmAgentError, TurnSuspended
 from fsm_agent.sessions.store import Store
+from fsm_agent.sessions.store.kept_values import OF_SESSIONS, KeptValues
 from fsm_agent.sessions.store.pending import Pending
 from fsm_agent.support.processes import connect_own_streams
 from fsm_agent.support.texts import clean, one_line
@@ -50,6 +58,9 @@ RESUME = "resume"
 """The command that continues a turn that was left unfinished."""
 FAILED = -32603
 """The code of an answer to a prompt whose turn failed."""
+FOLDERS = f"acp{OF_SESSIONS}"
+"""Under which name the store keeps the folder that each session of an editor works in."""
+MOST_LISTED = 1_000
 _COMMAND = re.compile(r"/([a-z]+)(?:\s+(\S.*))?\s*", re.DOTALL)
 
 
@@ -81,7 +92,8 @@ class Prompt:
 
 
 class EditorTalk:
-    """A session that an editor has open. ``stored``: the name of one that is there already."""
+    """A session that an editor has open. ``stored``: the name of one that is there already. ``history``: the
+    messages of the session that this one was forked from, if it was."""
 
     def __init__(
         self,
@@ -91,7 +103,9 @@ class EditorTalk:
         agent: Agent,
         stored: str | None,
         notice: str,
+        history: Sequence[Mapping[str, Any]] = (),
     ) -> None:
+        self._history, self._folders = history, KeptValues(host.store, FOLDERS)
         self._host, self._service, self._view, self._notice = host, service, view, notice
         self.agent = agent
         self.id = view.session_id = stored or agent.session_id
@@ -185,13 +199,22 @@ class EditorTalk:
         waits = self._service.pending(LOCAL, turn) if turn and isinstance(content, str) else []
         question = next((one for one in waits if one.kind == "question"), None)
         if not resumes and question is None:
-            return await self._service.start(LOCAL, content, self.id)
+            return await self._start(content)
         # what the transcript tells of a turn already is not told again
         self._heard.setdefault(turn, f"{self._service.about(LOCAL, turn).get('moves', 0)}.0")
         if resumes or question is None:
             await self._service.resume(LOCAL, turn)
         else:
             await self._service.answer(LOCAL, question.id, content)
+        return turn
+
+    async def _start(self, content: Any) -> str:
+        """Begin a turn. The session is stored with it: what it was forked from, and where it works."""
+        given: dict[str, Any] = {"conversation_history": self._history} if self._history else {}
+        turn = await self._service.start(LOCAL, content, self.id, **given)
+        self._history, folder = (), str(self._view.workdir)
+        if self._folders.get(self.first) != folder:
+            await self._folders.put(self.first, folder)
         return turn
 
     async def _say(self, running: str, content: Any) -> TurnResult | None:
@@ -320,7 +343,13 @@ class EditorServer:
         )
         return InitializeResponse(
             protocol_version=PROTOCOL_VERSION,
-            agent_capabilities=AgentCapabilities(load_session=True, prompt_capabilities=prompts),
+            agent_capabilities=AgentCapabilities(
+                load_session=True,
+                prompt_capabilities=prompts,
+                session_capabilities=SessionCapabilities(
+                    list=SessionListCapabilities(), fork=SessionForkCapabilities()
+                ),
+            ),
             agent_info=Implementation(name="fsm-agent", title="fsm-agent", version=__version__),
             auth_methods=[],
         )
@@ -340,8 +369,7 @@ class EditorServer:
     ) -> LoadSessionResponse:
         """Continue a stored session: all of it is sent before the answer."""
         with _in_one_line():
-            if (open_now := self._talks.get(session_id)) is not None and open_now.busy:
-                raise ConfigError("the session is busy", session_id, "one that answers no prompt")
+            open_now = self._not_busy(session_id)
             talk = self._open(cwd, session_id, mcp_servers)
             if open_now is not None:
                 await open_now.aclose()
@@ -349,6 +377,42 @@ class EditorServer:
             await talk.replay()
         talk.offer()
         return LoadSessionResponse()
+
+    async def list_sessions(
+        self, cwd: str | None = None, cursor: str | None = None, **_: Any
+    ) -> ListSessionsResponse:
+        """List the sessions of editors, those that were used last first: of all folders, or of one."""
+        with _in_one_line():
+            if cursor is not None:
+                raise ConfigError("there is no more than one page of sessions", cursor, "no cursor")
+            if cwd is not None and not Path(cwd).is_absolute():
+                raise ConfigError("the working directory cannot be used", cwd, "the whole path of a folder")
+            wanted, folders = cwd and str(Path(cwd)), KeptValues(self._host.store, FOLDERS)
+            found = [
+                SessionInfo(
+                    session_id=one["session"],
+                    cwd=folder,
+                    title=one["title"] or None,
+                    updated_at=datetime.fromtimestamp(one["touched"], UTC).isoformat(),
+                )
+                for one in self._service.sessions(LOCAL, MOST_LISTED)
+                if (folder := folders.get(one["session"])) and wanted in (None, folder)
+            ]
+        return ListSessionsResponse(sessions=found)
+
+    async def fork_session(
+        self, session_id: str, cwd: str, mcp_servers: Sequence[Any] | None = None, **_: Any
+    ) -> ForkSessionResponse:
+        """Begin a session with the messages of a stored one, which stays as it is."""
+        with _in_one_line():
+            self._not_busy(session_id)
+            stored = self._service.load(LOCAL, session_id)
+            if any(one["ended"] is None for one in stored["turns"][-1:]):
+                raise ConfigError("the last turn of the session was left unfinished", session_id)
+            talk = self._open(cwd, None, mcp_servers, stored["messages"])
+        self._talks[talk.id] = talk
+        talk.offer()
+        return ForkSessionResponse(session_id=talk.id)
 
     async def prompt(self, session_id: str, prompt: Blocks, **_: Any) -> PromptResponse:
         """Answer a prompt, when its turn has ended."""
@@ -366,11 +430,24 @@ class EditorServer:
         for talk in self._talks.values():
             await talk.aclose()
 
-    def _open(self, cwd: str, stored: str | None, servers: Sequence[Any] | None) -> EditorTalk:
+    def _not_busy(self, session_id: str) -> EditorTalk | None:
+        """The session, if it is open. Raises ``ConfigError`` while a prompt is answered in it."""
+        if (open_now := self._talks.get(session_id)) is not None and open_now.busy:
+            raise ConfigError("the session is busy", session_id, "one that answers no prompt")
+        return open_now
+
+    def _open(
+        self,
+        cwd: str,
+        stored: str | None,
+        servers: Sequence[Any] | None,
+        history: Sequence[Mapping[str, Any]] = (),
+    ) -> EditorTalk:
         view = EditorView(self._client, folder := _folder(cwd))
         try:
             agent = self._host.agent(view, folder, stored)
-            return EditorTalk(self._host, self._service, view, agent, stored, _notice(servers))
+            notice = _notice(servers)
+            return EditorTalk(self._host, self._service, view, agent, stored, notice, history)
         except BaseException:
             view.close()
             raise
@@ -404,7 +481,7 @@ async def _serve(host: EditorHost) -> int:
         ) from None
     try:
         methods = cast(Any, server)  # those that it has not are answered as not found
-        await run_agent(methods, writer, reader)
+        await run_agent(methods, writer, reader, use_unstable_protocol=True)  # session/fork is
     except AttributeError:  # what the library says of JSON that is no object
         raise ConfigError(
             "what came on standard input is not the Agent Client Protocol", None, "an editor"

@@ -109,9 +109,9 @@ def _extensions(home: str | None, config: Config) -> Iterator[Check]:
     kept = kept_values(Extension, home)
     for name, given in used.items():
         try:
-            [extension] = extensions_of((), {name: given}, kept)
-            for check in extension.checks():
-                yield replace(check, what=f"extension {name}: {check.what}")
+            for extension in extensions_of((), {name: given}, kept):
+                for check in extension.checks():
+                    yield replace(check, what=f"extension {name}: {check.what}")
         except Exception as error:  # code of others may raise anything
             why = mask(f"{type(error).__name__}: {error}")
             yield Check(f"extension {name}", why, "ask its maker, or take it out of [settings.extensions]")

@@ -28,6 +28,7 @@ from fsm_agent.toolsets import TOOLSETS, ToolsetPlace
 from fsm_agent.toolsets.mcp.config import ServerConfig, servers_of
 from fsm_agent.toolsets.mcp.logins import Login
 from fsm_agent.toolsets.mcp.process import endpoint_of
+from fsm_agent.toolsets.memory import SkillShelf
 
 
 @with_agent("yes", "session", *LIMITS, *SHOWN)
@@ -73,27 +74,32 @@ def serve(
     from fsm_agent.serve.called_tools import with_called_tools
 
     make_agent, store = agents_of(replace(given, source="mcp"), app)
-    tools = _choose_offers(make_agent, offer)
+    tools, shelf = _choose_offers(make_agent, offer)
     make_agent = with_called_tools(make_agent, tools)
     log_to_stderr()
     if not http:
         from fsm_agent.dispatch.service import SessionService
         from fsm_agent.serve.mcp_stdio import serve_stdio
 
-        in_a_loop(serve_stdio(SessionService(make_agent, store), tools))
+        in_a_loop(serve_stdio(SessionService(make_agent, store), tools, shelf))
         return 0
     keys, token = keys_of(target, store)
-    in_a_loop(serve_until_a_signal(target, given, make_agent, store, keys, token, McpDoor(tools)))
+    in_a_loop(serve_until_a_signal(target, given, make_agent, store, keys, token, McpDoor(tools, shelf)))
     return 0
 
 
-def _choose_offers(make_agent: Callable[..., Any], names: Sequence[str]) -> dict[str, ToolSpec]:
-    """The tools of these names, and of these toolsets. Raises ``ConfigError``."""
+def _choose_offers(
+    make_agent: Callable[..., Any], names: Sequence[str]
+) -> tuple[dict[str, ToolSpec], SkillShelf | None]:
+    """The tools of these names, and of these toolsets; and the skills of an agent that reads them. Raises
+    ``ConfigError``."""
     from fsm_agent.serve.called_tools import choose_tools, find_agent
 
     agent, _ = find_agent(make_agent, None)
+    reads = "skills" in (agent.options["toolsets"] or ())
+    shelf = SkillShelf(agent.home, workdir_of(agent.options["workdir"])) if reads else None
     try:
-        return choose_tools(agent, [tool for name in names for tool in _names_in(agent, name)])
+        return choose_tools(agent, [tool for name in names for tool in _names_in(agent, name)]), shelf
     finally:
         agent.close()
 
@@ -128,6 +134,8 @@ def login(
     config = _server(name, where)
     if config.oauth is None:
         raise ConfigError("this server has no logins", name, f"oauth = true in [mcp.servers.{name}]")
+    if config.oauth.issuer is not None:
+        raise ConfigError("this server needs no login of a person", name, "a server without an issuer")
     try:
         from fsm_agent.toolsets.mcp.login import log_in
     except ImportError as error:

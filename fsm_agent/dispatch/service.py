@@ -182,7 +182,7 @@ class SessionService:
         self._follower = Follower(store)
         self._stop = asyncio.Event()
         self._serving: asyncio.Task[None] | None = None
-        self._unfinished: dict[str, set[str]] = {}
+        self._started: dict[str, dict[str, str]] = {}  # by key: its turns, and the session of each
 
     # Its life
 
@@ -268,7 +268,7 @@ class SessionService:
         finally:
             if owned is not None:
                 await owned
-        self._unfinished.setdefault(caller.id, set()).add(order.turn)
+        self._started[caller.id][order.turn] = order.session
         self._audit(caller, "start", session=order.session, turn=order.turn)
         return order.turn
 
@@ -278,7 +278,7 @@ class SessionService:
         which. When the process that told a part of it has ended, a ``Voided`` says what to drop. Raises
         ``Leaving`` behind the last event that a process which ends has."""
         caller.need("read")
-        self._find_session_of(caller, turn_id)
+        self._refuse_turn_of_others(caller, turn_id)
         hop, place = _read_id(after)
         for _ in range(hop):
             if (following := self._follower_of(turn_id)) is None:
@@ -298,7 +298,7 @@ class SessionService:
         """Wait for the end of a turn, and return its result. Raises ``TurnSuspended`` when it waits for an
         answer, ``Busy`` when it was taken back, ``BadRequest`` when it cannot begin."""
         caller.need("read")
-        self._find_session_of(caller, turn_id)
+        self._refuse_turn_of_others(caller, turn_id)
         await self._wait_for_end(turn_id)
         while (following := self._follower_of(turn_id)) is not None:
             turn_id = following
@@ -399,7 +399,7 @@ class SessionService:
         await self.store.written(write)
         await self.store.written(lambda c: c.execute(_FREE, (forked,)) and None)
         await self._continue(forked)
-        self._unfinished.setdefault(caller.id, set()).add(forked)
+        self._started[caller.id][forked] = session.id
         self._audit(caller, "fork", turn=forked, of=turn_id)
         return forked
 
@@ -655,9 +655,11 @@ class SessionService:
         if _NAME.fullmatch(session) is None or session.startswith("c-"):
             raise BadRequest(f"no id of a session: {session[:40]!r}")
         first = first_session(self.store, session)
-        if self._owner(first) is None and not self._is_stored(first):
+        owner = self._owner(first)
+        if owner is None and not self._is_stored(first):
             await self._write_owner(caller, first)
-        return self._find_session(caller, first)
+            owner = self._owner(first)  # another key may have been faster
+        return self._check_owner(caller, first, owner)
 
     def _write_owner(self, caller: Caller, session: str) -> asyncio.Future[None]:
         """Write whose session it is, unless it has an owner; the jobs of a store are done in order."""
@@ -671,7 +673,9 @@ class SessionService:
     def _find_session(self, caller: Caller, session: str) -> str:
         """The first session of a conversation that the caller may see. Raises ``NotFound``."""
         first = first_session(self.store, session)
-        owner = self._owner(first)
+        return self._check_owner(caller, first, self._owner(first))
+
+    def _check_owner(self, caller: Caller, first: str, owner: str | None) -> str:
         if owner == caller.id or (caller.admin and (owner is not None or self._is_stored(first))):
             return first
         raise NotFound("no such session")
@@ -692,19 +696,24 @@ class SessionService:
         except NotFound:
             raise NotFound("no such turn") from None
 
-    async def _refuse_if_busy(self, session: str) -> None:
-        first = first_session(self.store, session)
+    def _refuse_turn_of_others(self, caller: Caller, turn_id: str) -> None:
+        """Raise ``NotFound`` for a turn that the caller may not see; one that it began here needs no look."""
+        if turn_id not in self._started.get(caller.id, ()):
+            self._find_session_of(caller, turn_id)
+
+    async def _refuse_if_busy(self, first: str) -> None:
         if not all(self._is_done(one.turn) for one in await self._dispatcher.waiting(first)):
             raise Busy("another turn of this session is running")
-        for _, owner in self.store.unfinished(self.store.newest(session).id):
+        for _, owner in self.store.unfinished(self.store.newest(first).id):
             if self.store.owners.alive(owner):
                 raise Busy("another turn of this session is running")
 
     def _count(self, caller: Caller) -> None:
         """Raise ``TooMany`` for a key with too many unfinished turns."""
-        mine = self._unfinished.setdefault(caller.id, set())
+        mine = self._started.setdefault(caller.id, {})
         if len(mine) >= self._most_of_key:
-            mine -= {one for one in mine if self._is_done(one)}
+            for one in [one for one in mine if self._is_done(one)]:
+                del mine[one]
         if len(mine) >= self._most_of_key:
             raise TooMany(f"this key has {len(mine)} unfinished turns")
 

@@ -8,7 +8,7 @@ import asyncio
 import inspect
 import logging
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Any
 from fsm_agent.agent import Agent
 from fsm_agent.dispatch.dispatcher import DIGEST, Dispatcher, HandOver, Order, TurnLink
 from fsm_agent.errors import ConfigError, FsmAgentError, OwnershipLost, SessionBusy, StoreError
-from fsm_agent.options import AgentOptions
+from fsm_agent.options import AgentOptions, changed_options
+from fsm_agent.providers.config_file import Config, config_of
 from fsm_agent.runtime.events import measure
 from fsm_agent.sessions.store import Store
 from fsm_agent.sessions.store.journal.read import Turns
@@ -29,6 +30,7 @@ from fsm_agent.sessions.store.queued import (
     to_be_run,
     withdraw,
 )
+from fsm_agent.settings.model import Settings
 from fsm_agent.support.redaction import mask
 from fsm_agent.support.texts import one_line
 
@@ -181,7 +183,7 @@ async def _run_turn(agent: Agent[Any, Any], turn: Turn[Any], link: TurnLink) -> 
 SHAPE = "a function without parameters, or with one (the order), that returns an Agent or (Agent, deps)"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class App:
     """The user's factory. ``made`` is called once a turn: an agent has one session and says what its tools
     get as ``deps``."""
@@ -192,6 +194,7 @@ class App:
     suspends: bool = False
     keeps: bool = False
     expect: Callable[[str], object] = str
+    checked: tuple[Config, Any, Settings] | None = None
 
     @classmethod
     def of(
@@ -231,25 +234,33 @@ class App:
         """The agent that runs a turn of this order, in the store of the worker, and the ``deps`` of its
         tools. Raises ``ConfigError``."""
         self.expect(order.turn)
-        agent, deps = self._make_agent(order)
         if self.keeps:
-            return agent, deps
-        own, asks = agent.options, agent.settings.approval
-        source, suspends = _source(own["source"]), self.suspends or asks.unanswered == "suspend"
-        if (agent.store, source, suspends) == (self.store, own["source"], asks.unanswered == "suspend"):
-            agent.session_id = order.session
-            return agent, deps
-        there: AgentOptions = {
-            **own,
-            "session_id": order.session,
-            "store": self.store,
-            "home": self.store.home,
-            "source": source,
-        }
-        if suspends:
-            asks = asks.model_copy(update={"unanswered": "suspend"})
-            there["settings"] = agent.settings.model_copy(update={"approval": asks})
-        return Agent.of(there), deps
+            return self._make_agent(order)
+        with changed_options(self._adapt):
+            agent, deps = self._make_agent(order)
+        source, suspends = agent.options["source"], agent.settings.approval.unanswered == "suspend"
+        if agent.store is not self.store or source != _source(source) or suspends < self.suspends:
+            agent = Agent.of(self._adapt(agent.options))  # it was made before the factory was called
+        agent.session_id = order.session
+        return agent, deps
+
+    def _adapt(self, own: AgentOptions) -> AgentOptions:
+        """The options of an agent as it runs here."""
+        home = self.store.home
+        there: AgentOptions = {**own, "store": self.store, "home": home, "source": _source(own["source"])}
+        if self.suspends:
+            there["settings"] = self._suspending(own["settings"], config_of(home))
+        return there
+
+    def _suspending(self, given: Settings | Mapping[str, Any] | None, config: Config) -> Settings:
+        """The settings of an agent, with questions that suspend its turn. Most factories give the same ones
+        each time: those are checked once, in one environment with one config file."""
+        if self.checked and self.checked[0] is config and self.checked[1] == given:
+            return self.checked[2]
+        settings = Settings.of(given, config.settings)
+        asks = settings.approval.model_copy(update={"unanswered": "suspend"})
+        self.checked = config, given, settings.model_copy(update={"approval": asks})
+        return self.checked[2]
 
     def _make_agent(self, order: Order | None) -> tuple[Agent[Any, Any], Any]:
         try:

@@ -2,7 +2,7 @@
 
 A door translates between its protocol and the service, and has no logic of its own. Those of this package are
 open when the libraries that they need are installed. A door of another package is an installed extension, and
-is open when the settings name it (``[settings.extensions.NAME]``)."""
+is open when the settings name it. The settings of each are in ``[settings.extensions.NAME]``."""
 
 from __future__ import annotations
 
@@ -73,7 +73,11 @@ def doors_of(settings: Mapping[str, Mapping[str, Any]], kept: KeptValues) -> Doo
     """The doors of a server. ``settings``: those of extensions, by name; ``kept``: of its store. Raises
     ``ConfigError`` with the name of a door that cannot be used."""
     own = built_in_doors()
-    named = {name: given for name, given in settings.items() if issubclass(load_extension(name), Door)}
+    named = {
+        name: given
+        for name, given in settings.items()
+        if name in BUILT_IN or issubclass(load_extension(name), Door)
+    }
     found = extensions_of(own.open, named, kept)
     return Doors([one for one in found if isinstance(one, Door)], own.closed)
 

@@ -1,5 +1,5 @@
-"""The agent as an MCP server: the tool ``ask``, tools of the agent that were chosen, and sessions as
-resources, over streamable HTTP or standard input and output.
+"""The agent as an MCP server: the tool ``ask``, tools of the agent that were chosen, sessions as resources,
+and skills as prompts, over streamable HTTP or standard input and output.
 
 Each call is a turn of the service. Its moves are progress; what it waits for is asked of the client
 (elicitation), if the client's key may approve; in the protocol of 2025 it may also be a task, whose id is the
@@ -36,10 +36,13 @@ from mcp_types import (
     ElicitRequestFormParams,
     ElicitResult,
     EmbeddedResource,
+    GetPromptRequestParams,
+    GetPromptResult,
     GetTaskPayloadRequestParams,
     GetTaskRequestParams,
     ImageContent,
     InputRequiredResult,
+    ListPromptsResult,
     ListResourcesResult,
     ListResourceTemplatesResult,
     ListToolsResult,
@@ -77,11 +80,12 @@ from fsm_agent.runtime.events import ToolComplete, ToolStart, Transition
 from fsm_agent.serve.called_tools import PREFIX, message_of, new_call_id
 from fsm_agent.serve.doors import Door
 from fsm_agent.serve.mcp_replay import RecentMessages
-from fsm_agent.serve.mcp_resources import TEMPLATES, list_sessions, read_session
+from fsm_agent.serve.mcp_resources import TEMPLATES, list_sessions, list_skills, read_session, read_skill
 from fsm_agent.serve.web import CALLER, MOST_BODY, service_error
 from fsm_agent.sessions.store.pending import Pending
 from fsm_agent.support.texts import one_line, shorten
 from fsm_agent.support.version import __version__
+from fsm_agent.toolsets.memory import SkillShelf
 
 PATH = "/mcp"
 ASK = "ask"
@@ -132,9 +136,14 @@ ASK_TOOL = Tool(
 
 class AgentServer(Server[Any]):
     """Serves an agent. ``tools``: those of its tools that clients may call themselves, by name; its turns
-    must come from a factory of ``with_called_tools`` for them."""
+    must come from a factory of ``with_called_tools`` for them. ``shelf``: its skills."""
 
-    def __init__(self, service: SessionService, tools: Mapping[str, ToolSpec] | None = None) -> None:
+    def __init__(
+        self,
+        service: SessionService,
+        tools: Mapping[str, ToolSpec] | None = None,
+        shelf: SkillShelf | None = None,
+    ) -> None:
         super().__init__(
             service.name,
             version=__version__,
@@ -144,7 +153,10 @@ class AgentServer(Server[Any]):
             on_list_resources=self._list_resources,
             on_list_resource_templates=self._list_templates,
             on_read_resource=self._read_resource,
+            on_list_prompts=None if shelf is None else self._list_prompts,
+            on_get_prompt=None if shelf is None else self._get_prompt,
         )
+        self._shelf = shelf
         self.service, self._tools = service, dict(tools or {})
         if ASK in self._tools:
             raise ConfigError("a served tool has the name of the agent's own", ASK, "another name")
@@ -161,6 +173,23 @@ class AgentServer(Server[Any]):
             return found
         tasks = ServerTasksCapability.model_validate({"cancel": {}, "requests": {"tools": {"call": {}}}})
         return found.model_copy(update={"tasks": tasks})
+
+    # Prompts
+
+    async def _list_prompts(
+        self, context: Context, params: PaginatedRequestParams | None
+    ) -> ListPromptsResult:
+        with _refusals():
+            return list_skills(self._shelf_for(context))
+
+    async def _get_prompt(self, context: Context, params: GetPromptRequestParams) -> GetPromptResult:
+        with _refusals():
+            return read_skill(self._shelf_for(context), params)
+
+    def _shelf_for(self, context: Context) -> SkillShelf:
+        _caller(context).need("read")
+        assert self._shelf is not None
+        return self._shelf
 
     # Tools
 
@@ -532,17 +561,17 @@ def _task_json(task: Task) -> Json:
 
 class McpDoor(Door):
     """Streamable HTTP behind the guard of the application, which has looked at host, origin and key.
-    ``tools``: those that clients may call themselves."""
+    ``tools``: those that clients may call themselves. ``shelf``: skills."""
 
     name = "mcp"
 
-    def __init__(self, tools: Mapping[str, ToolSpec] | None = None) -> None:
-        self._tools = tools
+    def __init__(self, tools: Mapping[str, ToolSpec] | None = None, shelf: SkillShelf | None = None) -> None:
+        self._tools, self._shelf = tools, shelf
 
     def routes(self, service: SessionService) -> Sequence[Route]:
         self._service = service
         self._manager = StreamableHTTPSessionManager(
-            AgentServer(service, self._tools),
+            AgentServer(service, self._tools, self._shelf),
             event_store=RecentMessages(),
             retry_interval=RETRY,
             max_request_body_size=MOST_BODY,

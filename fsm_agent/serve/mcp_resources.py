@@ -1,18 +1,28 @@
-"""The sessions of a key as resources of our MCP server: ``session://ID`` is its transcript as JSON."""
+"""What our MCP server has besides tools: the sessions of a key as resources, each ``session://ID`` with its
+transcript as JSON, and the skills of the agent as prompts."""
 
 from __future__ import annotations
 
 from mcp_types import (
+    GetPromptRequestParams,
+    GetPromptResult,
+    ListPromptsResult,
     ListResourcesResult,
     ListResourceTemplatesResult,
+    Prompt,
+    PromptArgument,
+    PromptMessage,
     ReadResourceResult,
     Resource,
     ResourceTemplate,
+    TextContent,
     TextResourceContents,
 )
 
-from fsm_agent.dispatch.service import Caller, NotFound, SessionService
+from fsm_agent.dispatch.service import BadRequest, Caller, NotFound, SessionService
 from fsm_agent.serve.web import to_json
+from fsm_agent.tools import ToolFailure
+from fsm_agent.toolsets.memory import SkillShelf
 
 SCHEME = "session://"
 JSON = "application/json"
@@ -46,3 +56,29 @@ def read_session(service: SessionService, caller: Caller, uri: str) -> ReadResou
         raise NotFound("no such resource")
     text = to_json(service.load(caller, session))
     return ReadResourceResult(contents=[TextResourceContents(uri=uri, mime_type=JSON, text=text)])
+
+
+TASK = PromptArgument(name="task", description="What to use the skill for", required=False)
+
+
+def list_skills(shelf: SkillShelf) -> ListPromptsResult:
+    """Return the skills as prompts."""
+    return ListPromptsResult(
+        prompts=[
+            Prompt(name=one.name, description=one.description, arguments=[TASK]) for one in shelf.skills()
+        ]
+    )
+
+
+def read_skill(shelf: SkillShelf, params: GetPromptRequestParams) -> GetPromptResult:
+    """Return a skill as the message of a user. Raises ``BadRequest``."""
+    given = dict(params.arguments or {})
+    task = given.pop(TASK.name, "")
+    if given:
+        raise BadRequest(f"a skill has no argument {min(given)[:40]!r}; allowed: {TASK.name}")
+    try:
+        words = shelf.skill_view(params.name)
+    except ToolFailure as error:
+        raise BadRequest(str(error)) from None
+    content = TextContent(type="text", text=f"{words}\n\n{task}" if task else words)
+    return GetPromptResult(messages=[PromptMessage(role="user", content=content)])

@@ -17,6 +17,7 @@ from fsm_agent.errors import ConfigError
 from fsm_agent.serve.mcp import AgentServer
 from fsm_agent.serve.web import MOST_BODY
 from fsm_agent.support.processes import connect_own_streams, send
+from fsm_agent.toolsets.memory import SkillShelf
 
 _CHUNK = 65_536
 TOO_LONG = f"a message has at most {MOST_BODY:,} bytes"
@@ -70,7 +71,9 @@ def _refusal(code: int, message: str) -> JSONRPCError:
     return JSONRPCError(jsonrpc="2.0", id=None, error=ErrorData(code=code, message=message))
 
 
-async def serve_stdio(service: SessionService, tools: Mapping[str, ToolSpec]) -> None:
+async def serve_stdio(
+    service: SessionService, tools: Mapping[str, ToolSpec], shelf: SkillShelf | None
+) -> None:
     """Serve one client until it closes its end. Turns that run then stop after their next move, and the next
     server of this home continues them. Raises ``ConfigError`` when there is no client at the other end."""
     try:
@@ -82,7 +85,7 @@ async def serve_stdio(service: SessionService, tools: Mapping[str, ToolSpec]) ->
     to_server, incoming = anyio.create_memory_object_stream[Incoming](0)
     outgoing, from_server = anyio.create_memory_object_stream[SessionMessage](0)
     async with service:
-        server = AgentServer(service, tools)
+        server = AgentServer(service, tools, shelf)
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(_read, reader, writer, to_server, service)
             tasks.start_soon(_write, writer, from_server)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -122,8 +123,12 @@ class SkillShelf:
             f" {skill.folder}{''.join(f'{chr(10)}- {other}' for other in others)}]"
         )
 
+    def skills(self) -> Sequence[Skill]:
+        """Those that can be viewed, by name."""
+        return find_skills(self.home, self.workdir).found
+
     def _skill(self, name: str) -> Skill:
-        skills = {skill.name: skill for skill in find_skills(self.home, self.workdir).found}
+        skills = {skill.name: skill for skill in self.skills()}
         if name not in skills:
             raise ToolFailure(f"No skill is called {name!r}. There are: {', '.join(skills) or 'none'}.")
         return skills[name]

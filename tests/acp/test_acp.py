@@ -11,6 +11,7 @@ import sys
 from collections.abc import AsyncIterator, Coroutine, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -103,8 +104,8 @@ async def here(editor: Editor, given: CliOptions) -> AsyncIterator[Any]:
     server = EditorServer(CommandLineHost(given))
     await server.open()
     to_editor, to_agent = await asyncio.open_connection(sock=ours), await asyncio.open_connection(sock=theirs)
-    serving = asyncio.ensure_future(run_agent(server, to_editor[1], to_editor[0]))
-    agent = connect_to_agent(editor, to_agent[1], to_agent[0])
+    serving = asyncio.ensure_future(run_agent(server, to_editor[1], to_editor[0], use_unstable_protocol=True))
+    agent = connect_to_agent(editor, to_agent[1], to_agent[0], use_unstable_protocol=True)
     try:
         await agent.initialize(protocol_version=1)
         yield agent
@@ -261,6 +262,55 @@ async def test_a_suspended_turn_ends_the_prompt_and_is_resumed_when_it_is_answer
         await asyncio.to_thread(answer, PendingItems(lambda: store.database), item.id, "blue")
         await session.prompt("/resume")
     assert editor.text.endswith("blue it is")
+
+
+async def test_the_sessions_of_a_folder_are_listed_also_by_another_process(tmp_path: Path) -> None:
+    first, second = tmp_path / "first", tmp_path / "second"
+    first.mkdir()
+    second.mkdir()
+    with ScriptedServer([text("Hello."), text("Hello again.")]) as server:
+        given = options(server, tmp_path / "home")
+        sessions = []
+        async with here(Editor(), given) as agent:
+            said = (await agent.initialize(protocol_version=1)).agent_capabilities.session_capabilities
+            assert (said.list is not None, said.fork is not None) == (True, True)
+            for folder in (first, second):
+                sessions.append((await agent.new_session(cwd=str(folder), mcp_servers=[])).session_id)
+                await agent.prompt(session_id=sessions[-1], prompt=[text_block(f"hello {folder.name}")])
+            await agent.new_session(cwd=str(first), mcp_servers=[])  # nothing is said in it
+        async with here(Editor(), given) as agent:
+            listed = (await agent.list_sessions()).sessions
+            assert [one.session_id for one in listed] == sessions[::-1]
+            [one] = (await agent.list_sessions(cwd=f"{first}/")).sessions
+            assert (one.session_id, one.cwd, one.title) == (sessions[0], str(first), "hello first")
+            assert datetime.fromisoformat(one.updated_at).tzinfo is not None
+            await agent.load_session(cwd=str(second), session_id=sessions[0], mcp_servers=[])
+            for wrong in ({"cwd": "first"}, {"cursor": "2"}):
+                with pytest.raises(RequestError, match=r"the whole path|no more than one page"):
+                    await agent.list_sessions(**wrong)
+
+
+async def test_a_session_is_forked_and_the_first_one_stays_as_it_is(tmp_path: Path) -> None:
+    script = [text("Hello."), text("Blue."), text("Red."), silence("Half")]
+    async with talk(tmp_path, editor := Editor(), *script) as session:
+        await session.prompt("hello")
+        agent, cwd = session.agent, str(tmp_path)
+        other = (await agent.fork_session(session_id=session.session, cwd=cwd)).session_id
+        assert other != session.session
+        await session.prompt("blue?")
+        await agent.prompt(session_id=other, prompt=[text_block("red?")])
+        said = [[row["content"] for row in body["messages"][1:]] for body in session.server.bodies]
+        assert said[1:] == [["hello", "Hello.", "blue?"], ["hello", "Hello.", "red?"]]
+        assert len((await agent.list_sessions(cwd=cwd)).sessions) == 2
+        for wrong in ("s-1", (await agent.new_session(cwd=cwd, mcp_servers=[])).session_id):
+            with pytest.raises(RequestError, match="no such session"):
+                await agent.fork_session(session_id=wrong, cwd=cwd)
+        asking = asyncio.ensure_future(agent.prompt(session_id=other, prompt=[text_block("again")]))
+        await until_so(lambda: editor.text.endswith("Half"))
+        with pytest.raises(RequestError, match="the session is busy"):
+            await agent.fork_session(session_id=other, cwd=cwd)
+        await agent.cancel(session_id=other)
+        await asking
 
 
 async def test_servers_that_the_editor_names_are_not_started(tmp_path: Path) -> None:

@@ -23,6 +23,7 @@ from fsm_agent.sessions.store.journal.read import Turns
 from fsm_agent.sessions.store.queued import found, queue, to_be_run
 from fsm_agent.testing import ScriptedModel, call, repeat, text, tools
 from tests.dispatch.scene import Held, Told, agent_with, asks, attempted, says, served, told
+from tests.helpers.processes import ran
 from tests.helpers.waiting import until_so
 
 
@@ -304,3 +305,51 @@ def test_an_app_may_say_what_its_tools_get(tmp_path: Path) -> None:
 
     session = asyncio.run(main()).session_id
     assert seen == [(f"deps of {session}", session)]
+
+
+@pytest.mark.parametrize("suspends", [False, True])
+def test_the_agent_of_a_turn_is_the_one_that_the_factory_made(tmp_path: Path, suspends: bool) -> None:
+    store, made = Store(tmp_path), list[Any]()
+
+    def make() -> Any:
+        made.append(says("x", settings={"approval.timeout": 7.0})())
+        return made[-1]
+
+    app = App.of(make, "tests:app", store, suspends=suspends)
+    order = Order("s-1", "t-1", DIGEST)
+    agent, _ = app.made(order)
+    asks = agent.settings.approval
+    assert agent is made[-1]
+    assert (agent.store, agent.home, agent.session_id) == (store, tmp_path, "s-1")
+    assert (agent.options["source"], asks.unanswered == "suspend", asks.timeout) == ("worker", suspends, 7.0)
+    kept = says("x")()
+    adapted, _ = App.of(lambda: kept, "tests:app", store, suspends=suspends).made(order)
+    assert (adapted.store, adapted.options["source"]) == (store, "worker")
+    assert (adapted.settings.approval.unanswered == "suspend") == suspends
+
+
+QUEUES_AND_DIES = """
+import asyncio, os, sys
+from pathlib import Path
+from fsm_agent.dispatch.dispatcher import InProcess, submit
+from fsm_agent.sessions.store import Store
+
+store = Store(Path(sys.argv[1]))
+asyncio.run(submit(store, InProcess(), "go", "s-1", turn_id="t-1", attended=True))
+os.kill(os.getpid(), 9)
+"""
+
+
+def test_an_attended_turn_that_never_began_is_forgotten_once_its_process_has_ended(tmp_path: Path) -> None:
+    assert ran("-c", QUEUES_AND_DIES, tmp_path).returncode == -9
+    store = Store(tmp_path)
+    assert found(store, "t-1") is not None
+
+    async def main() -> None:
+        await submit(store, InProcess(), "go", "s-2", turn_id="t-2", attended=True)  # of a process that lives
+        async with served(store, says("never")):
+            await until_so(lambda: found(store, "t-1") is None)
+
+    asyncio.run(main())
+    assert found(store, "t-2") is not None
+    assert Turns(store.database).recent() == []

@@ -11,6 +11,7 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import httpx2
 
@@ -33,6 +34,14 @@ async def browse(address: str) -> None:
         await browser.get(address)
 
 
+async def find_issuer(url: str) -> str:
+    """The authorization server of the scenario, which the person who writes the config file knows."""
+    address = urlsplit(url)
+    where = f"{address.scheme}://{address.netloc}/.well-known/oauth-protected-resource{address.path}"
+    async with httpx2.AsyncClient(trust_env=False) as client:
+        return str((await client.get(where)).json()["authorization_servers"][0])
+
+
 def clarify(question: str, choices: Sequence[str]) -> str:
     """A person who sends the defaults."""
     return DEFAULTS if DEFAULTS in choices else choices[0]
@@ -47,7 +56,10 @@ async def main(url: str) -> None:
         given["oauth"] = {name: known[name] for name in ("client_id", "client_secret") if name in known} | {
             "client_metadata_url": "https://conformance-test.local/client-metadata.json"
         }
-        await log_in("s", ServerConfig.model_validate(given), home, {}, browse, 25)
+        if scenario == "auth/client-credentials-basic":
+            given["oauth"]["issuer"] = await find_issuer(url)
+        else:
+            await log_in("s", ServerConfig.model_validate(given), home, {}, browse, 25)
     settings = Settings.of({"mcp": {"start_timeout": 25, "connect_timeout": 25}})
     servers = McpServers.of(
         {"s": given}, home=home, workdir=home, clock=SystemClock(), settings=settings,

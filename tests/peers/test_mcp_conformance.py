@@ -25,7 +25,7 @@ SECONDS = 240
 ENVIRONMENT = environment(PYTHON_KEYRING_BACKEND="keyring.backends.fail.Keyring")
 """The keyring of the machine that runs the tests is left alone."""
 
-_PROMPTS = "our server has no prompts: what it does is asked of the agent"
+_PROMPTS = "the prompts of our server are skills of the agent, and none of them is one of the suite's"
 _RESOURCES = "the resources of our server are sessions, and none of them is at an address of the suite"
 _FORMS = "our server asks for approvals and answers in forms of its own; tools have no others"
 SERVER_EXCEPTIONS = {
@@ -56,14 +56,15 @@ SERVER_EXCEPTIONS = {
 }  # fmt: skip
 
 
-_MACHINE = "a login without a person; ours are of a person, begun by fsm-agent mcp login"
+_MACHINE = (
+    "a login without a person is one with a secret, never with a key that signs or a token of another issuer"
+)
 CLIENT_EXCEPTIONS = {
     "auth/scope-step-up": "a turn begins no login: a call that wants a wider one fails and says so",
     "auth/2025-03-26-oauth-metadata-backcompat": (
         "the SDK holds a server to the issuer that it names (RFC 8414); that of the scenario names another"
     ),
     "auth/client-credentials-jwt": _MACHINE,
-    "auth/client-credentials-basic": _MACHINE,
     "auth/cross-app-access-complete-flow": _MACHINE,
 }
 CLIENT_SCENARIOS = (

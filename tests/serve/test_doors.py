@@ -15,15 +15,17 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
+from fsm_agent import Agent
 from fsm_agent.dispatch.service import SessionService
 from fsm_agent.errors import ConfigError
+from fsm_agent.extension import DOORS
 from fsm_agent.serve.app import app_of
 from fsm_agent.serve.doors import BUILT_IN, Door, doors_of, routes_of
 from fsm_agent.serve.keys import KeyRing
 from fsm_agent.serve.web import caller_of, route
 from fsm_agent.sessions.store import Store
 from fsm_agent.sessions.store.kept_values import KeptValues
-from fsm_agent.testing import ScriptedServer, text
+from fsm_agent.testing import ScriptedModel, ScriptedServer, text
 from tests.serve.conftest import MakeService, WebClient
 from tests.serve.processes import ServerProcess
 
@@ -92,6 +94,16 @@ def test_the_doors_of_this_package_are_open(store: Store) -> None:
     assert found.closed == {}
     with pytest.raises(ConfigError, match="no such extension is installed"):
         doors_of({"nothing": {}}, KeptValues(store))
+
+
+def test_a_door_of_this_package_gets_its_settings_and_agents_leave_them_alone(store: Store) -> None:
+    assert [*BUILT_IN] == [*DOORS]
+    settings = {name: {} for name in BUILT_IN}
+    assert [one.name for one in doors_of(settings, KeptValues(store)).open] == [*BUILT_IN]
+    with pytest.raises(ConfigError, match=r"extensions\.openai\.color: .*; allowed: no settings"):
+        doors_of({"openai": {"color": "red"}}, KeptValues(store))
+    agent = Agent(ScriptedModel([text("hi")]), toolsets=[], store=store, settings={"extensions": settings})
+    assert agent.chat("hello") == "hi"
 
 
 def test_a_door_without_its_library_is_closed_and_says_what_it_needs() -> None:

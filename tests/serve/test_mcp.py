@@ -21,6 +21,7 @@ from fsm_agent.serve.called_tools import choose_tools, with_called_tools
 from fsm_agent.serve.mcp import TASKS, AgentServer
 from fsm_agent.sessions.store import Store
 from fsm_agent.testing import ScriptedModel, call, text, tools
+from fsm_agent.toolsets.memory import SkillShelf
 from tests.serve.conftest import SETTINGS
 
 ERAS = ("legacy", "auto")
@@ -297,3 +298,33 @@ async def test_a_call_that_the_client_gives_up_ends_its_turn(store: Store) -> No
         while not (rows := store.database.select(ended)):
             await asyncio.sleep(0.01)
     assert rows == [("interrupted",)]
+
+
+@pytest.mark.parametrize("era", ERAS)
+async def test_the_skills_of_the_agent_are_prompts(store: Store, tmp_path: Path, era: Any) -> None:
+    folder = store.home / "skills" / "invoices"
+    folder.mkdir(parents=True)
+    (folder / "SKILL.md").write_text(
+        "---\nname: invoices\ndescription: How invoices are paid\n---\nPay on Fridays.\n"
+    )
+
+    def make() -> Agent[Any, Any]:
+        return Agent(ScriptedModel([]), toolsets=["skills"], home=store.home, settings=SETTINGS)
+
+    async with SessionService(make, store, name="tester") as service:
+        server = AgentServer(service, {}, SkillShelf(store.home, tmp_path))
+        async with Client(server, mode=era) as client:
+            [prompt] = (await client.list_prompts()).prompts
+            assert (prompt.name, prompt.description) == ("invoices", "How invoices are paid")
+            [said] = (await client.get_prompt("invoices", {"task": "Pay invoice 5."})).messages
+            assert isinstance(said.content, TextContent)
+            assert said.role == "user"
+            assert "Pay on Fridays." in said.content.text
+            assert said.content.text.endswith("\n\nPay invoice 5.")
+            with pytest.raises(MCPError, match=r"No skill is called 'taxes'\. There are: invoices"):
+                await client.get_prompt("taxes")
+            with pytest.raises(MCPError, match="a skill has no argument 'when'; allowed: task"):
+                await client.get_prompt("invoices", {"when": "now"})
+    async with served(store, chosen=[]) as plain, Client(plain, mode=era) as client:
+        with pytest.raises(MCPError):
+            await client.list_prompts()

@@ -48,7 +48,7 @@ def wait(path: str) -> str:
     return "it is there"
 
 def make_agent():
-    return Agent("offline:demo", toolsets=[], tools=[pay, wait])
+    return Agent("offline:demo", toolsets=["skills"], tools=[pay, wait])
 '''
 
 
@@ -58,6 +58,9 @@ class Place:
     def __init__(self, folder: Path) -> None:
         self.folder, self.paid = folder, folder / "paid"
         (folder / "app.py").write_text(APP)
+        skill = folder / "home" / "skills" / "invoices" / "SKILL.md"
+        skill.parent.mkdir(parents=True)
+        skill.write_text("---\nname: invoices\ndescription: How invoices are paid\n---\nPay on Fridays.\n")
         self.env = environment(
             FSM_AGENT_HOME=str(folder / "home"), PAID=str(self.paid), PYTHONPATH=_path(folder)
         )
@@ -122,6 +125,7 @@ async def test_the_official_client_asks_calls_and_is_asked(place: Place, transpo
 
     async with client(place, transport, mode=era, elicitation_callback=person.elicit) as made:
         assert [one.name for one in (await made.list_tools()).tools] == ["ask", "pay", "wait"]
+        assert [one.name for one in (await made.list_prompts()).prompts] == ["invoices"]
         assert words(await made.call_tool("pay", {"invoice": 7})) == "paid 7"
         refused = await made.call_tool("pay", {"invoice": 8})
         assert refused.is_error

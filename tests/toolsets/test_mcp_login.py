@@ -227,6 +227,38 @@ async def test_a_client_that_the_user_registered_is_used(server: Server, tmp_pat
     assert "/registration" not in server.asked
 
 
+async def test_a_client_that_the_issuer_knows_needs_no_person(server: Server, tmp_path: Path) -> None:
+    known = {"client_id": "mine", "client_secret": "s3cret-of-mine"}
+    async with bench(tmp_path, {"s": server.config(**known, issuer=server.root)}) as table:
+        assert await table.ready() == ()
+        assert "access-token-1" not in (await table.call("s__echo")).text, "it is masked in results"
+    assert server.asked[-2:] == ["/token", "client_credentials"]
+    assert not (tmp_path / LOGINS).exists(), "the token is kept nowhere"
+    server.asked.clear()
+    server.valid = set()
+    async with bench(tmp_path, {"s": server.config(**known, issuer="https://other.example.org")}) as table:
+        (line,) = await table.ready()
+        assert "mcp login" not in line
+    assert "/token" not in server.asked, "the secret goes to its issuer alone"
+
+
+@pytest.mark.parametrize(
+    ("oauth", "says"),
+    [
+        ({"issuer": "https://a.example.org"}, "an issuer alone.*with client_id and client_secret"),
+        (
+            {"issuer": "http://a.example.org", "client_id": "x", "client_secret": "y"},
+            r"issuer http://a\.example\.org.*https://",
+        ),
+    ],
+)
+def test_an_issuer_is_named_with_its_client_and_asked_over_tls(
+    tmp_path: Path, oauth: dict[str, str], says: str
+) -> None:
+    with pytest.raises(ConfigError, match=says):
+        servers_of({"s": {"url": "https://s.example.org", "oauth": oauth}}, tmp_path)
+
+
 def test_a_login_is_kept_in_the_keyring_where_there_is_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -56,16 +56,18 @@ def first_session(store: Store, session_id: str) -> str:
 
 
 async def queue(store: Store, turn_id: str, session: str, digest: str, request: Mapping[str, Any]) -> None:
-    """Write a message down under the id of its turn; once, however often that is asked. Raises
-    ``ConfigError`` for what a queued message cannot say."""
+    """Write a message down under the id of its turn; once, however often that is asked. An attended one
+    belongs to this process from the beginning. Raises ``ConfigError`` for what a queued message cannot
+    say."""
     if wrong := sorted(request.keys() - ASKED):
         raise ConfigError("this cannot be queued", wrong[0], ", ".join(sorted(ASKED)))
-    values = (turn_id, session, digest, *json_with_checksum(dict(request)), store.now())
+    owner = store.owners.me if digest == ATTENDED else None
+    values = (turn_id, session, digest, *json_with_checksum(dict(request)), store.now(), owner)
     await store.written(
         lambda c: (
             c.execute(
-                "INSERT INTO queued (id, session, digest, request, request_crc, at) VALUES (?, ?, ?, ?, ?, ?)"
-                " ON CONFLICT (id) DO NOTHING",
+                "INSERT INTO queued (id, session, digest, request, request_crc, at, owner)"
+                " VALUES (?, ?, ?, ?, ?, ?, ?) ON CONFLICT (id) DO NOTHING",
                 values,
             )
             and None
@@ -198,13 +200,20 @@ def _is_over(store: Store, last: TurnInfo) -> bool:
 
 async def forget_ended(store: Store) -> None:
     """Remove the rows of turns that have ended, and of those that handed the conversation over once that has
-    come to an end: the turns themselves say how."""
+    come to an end: the turns themselves say how. An attended turn that never began has ended with its
+    process: no other one is offered it, and its sender knows that no answer came."""
     rows = store.database.select(
-        "SELECT q.id, t.exit FROM queued q JOIN turns t ON t.id = q.id"
-        " WHERE q.begun IS NOT NULL AND t.ended IS NOT NULL"
+        "SELECT q.id, t.exit, q.owner, t.id FROM queued q LEFT JOIN turns t ON t.id = q.id"
+        " WHERE q.begun IS NOT NULL AND t.ended IS NOT NULL OR t.id IS NULL AND q.digest = ?",
+        ATTENDED,
     )
-    ended = [(one,) for one, how in rows if how != "handed_over" or _is_over(store, last_turn(store, one))]
-    if ended:
+
+    def is_over(turn: str, how: str | None, owner: str | None, began: str | None) -> bool:
+        if began is None:
+            return not store.owners.alive(owner)
+        return how != "handed_over" or _is_over(store, last_turn(store, turn))
+
+    if ended := [(row[0],) for row in rows if is_over(*row)]:
         await store.written(lambda c: c.executemany("DELETE FROM queued WHERE id = ?", ended) and None)
 
 

@@ -411,7 +411,8 @@ class Task(BaseModel):
 
 
 class Delegation:
-    """The children of one agent. ``most``: iterations that one may take, instead of the setting."""
+    """The children of one agent. ``most``: iterations that one may take, instead of the setting.
+    ``background``: where children work that it need not wait for."""
 
     def __init__(
         self,
@@ -421,7 +422,9 @@ class Delegation:
         clock: Clock,
         settings: Settings,
         most: int | None = None,
+        background: Background | None = None,
     ) -> None:
+        self._background = background
         self._child_factory, self._store, self._callbacks = child_factory, store, callbacks
         self._clock, self._most = clock, most
         self._limits, self._care = settings.delegation, Care(callbacks, clock, settings)
@@ -432,6 +435,7 @@ class Delegation:
         goal: Annotated[str, Field(max_length=MAX_TASK)] = "",
         context: Annotated[str, Field(max_length=MAX_TASK)] = "",
         tasks: list[Task] | None = None,
+        background: bool = False,
         idempotency_key: str = "",
     ) -> dict[str, Any]:
         """Give work to one or more assistants that do it with your tools and report back. They know nothing
@@ -445,8 +449,15 @@ class Delegation:
             goal: What one assistant is to do; leave it out when tasks are given.
             context: All that it must know for it.
             tasks: Several tasks at once, instead of goal and context.
+            background: Do not wait. You get handles at once, and each report comes to you by itself later,
+                also when you have answered meanwhile. For long work whose result you do not need for what you
+                do now.
         """
         orders = self.orders(goal, context, tasks, idempotency_key)
+        if background and self._background is not None:
+            await self._background.begin(orders, here().fence)
+            started = [{"task": order.goal[:200], "handle": order.session_id} for order in orders]
+            return {"started": started, "note": LATER}
         ended = await self.raised(orders, idempotency_key)
         return {
             "results": [
@@ -531,43 +542,6 @@ def delegating(made: Tool, description: str = "") -> Tool:
     return replace(made, spec=spec)
 
 
-class LooseDelegation:
-    """``delegate_task`` of an agent that need not wait for its children."""
-
-    def __init__(self, delegation: Delegation, background: Background) -> None:
-        self._delegation, self._background = delegation, background
-
-    async def delegate_task(
-        self,
-        goal: Annotated[str, Field(max_length=MAX_TASK)] = "",
-        context: Annotated[str, Field(max_length=MAX_TASK)] = "",
-        tasks: list[Task] | None = None,
-        background: bool = False,
-        idempotency_key: str = "",
-    ) -> dict[str, Any]:
-        """Give work to one or more assistants that do it with your tools and report back. They know nothing
-        of this conversation and cannot ask you, so tell each one everything. Only their final answers come
-        back.
-
-        Good for work that would fill this conversation with detail, and for several tasks that do not depend
-        on each other: those of one call run at the same time. Check what they report before you rely on it.
-
-        Args:
-            goal: What one assistant is to do; leave it out when tasks are given.
-            context: All that it must know for it.
-            tasks: Several tasks at once, instead of goal and context.
-            background: Do not wait. You get handles at once, and each report comes to you by itself later,
-                also when you have answered meanwhile. For long work whose result you do not need for what you
-                do now.
-        """
-        if not background:
-            return await self._delegation.delegate_task(goal, context, tasks, idempotency_key)
-        orders = self._delegation.orders(goal, context, tasks, idempotency_key)
-        await self._background.begin(orders, here().fence)
-        started = [{"task": order.goal[:200], "handle": order.session_id} for order in orders]
-        return {"started": started, "note": LATER}
-
-
 def delegate_tool(
     child_factory: ChildFactory,
     store: Store,
@@ -577,6 +551,7 @@ def delegate_tool(
     background: Background | None = None,
 ) -> Tool:
     """Idempotent by the call's key, which names the children. Without ``background`` it always waits."""
-    made = Delegation(child_factory, store, callbacks, clock, settings)
-    handler = made.delegate_task if background is None else LooseDelegation(made, background).delegate_task
-    return delegating(tool(concurrency="parallel", effect="idempotent", timeout=LONGEST)(handler))
+    made = Delegation(child_factory, store, callbacks, clock, settings, background=background)
+    hidden = () if background is not None else ("background",)
+    options = tool(concurrency="parallel", effect="idempotent", timeout=LONGEST, hidden=hidden)
+    return delegating(options(made.delegate_task))

@@ -64,12 +64,26 @@ class OAuth(_McpModel):
     """How to log in to a server, when what it says of itself is not enough. ``client_id`` and
     ``client_secret``: of a client that was registered there before, the secret as ``${VAR}``;
     ``client_metadata_url``: an https address that describes this client. ``callback_port`` of this machine,
-    where the browser comes back to; 0 for any. The server says which scopes are asked for."""
+    where the browser comes back to; 0 for any. The server says which scopes are asked for. ``issuer``: the
+    authorization server that knows the client and its secret; with it no person logs in, and the secret is
+    sent nowhere else."""
 
     client_id: str | None = None
     client_secret: str | None = None
     client_metadata_url: str | None = None
     callback_port: Annotated[int, Field(ge=0, le=65_535)] = 0
+    issuer: str | None = None
+
+    @model_validator(mode="after")
+    def _without_a_person(self) -> Self:
+        if self.issuer is None:
+            return self
+        if not (self.client_id and self.client_secret):
+            raise name_taken("an issuer alone", "an issuer with client_id and client_secret")
+        parts = urlsplit(self.issuer)
+        if parts.scheme != "https" and not (parts.scheme == "http" and parts.hostname in HERE):
+            raise name_taken(f"issuer {mask(self.issuer)}", "https://, or http:// to this machine")
+        return self
 
 
 class ServerConfig(_McpModel):

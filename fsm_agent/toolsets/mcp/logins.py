@@ -22,9 +22,9 @@ class Login:
     """The login of one home to one server at one address. What it holds is JSON, and is masked in all output
     from then on. ``secrets``: those that it has held."""
 
-    def __init__(self, home: Path, server: str, url: str) -> None:
+    def __init__(self, home: Path, server: str, url: str, secrets: set[str] | None = None) -> None:
         digest = hashlib.sha256(f"{home}\0{url}".encode()).hexdigest()[:16]
-        self.secrets: set[str] = set()
+        self.secrets = set[str]() if secrets is None else secrets
         self._name = f"mcp/{server}/{digest}"
         self._path = home / LOGINS / f"{server}-{digest}.json"
 

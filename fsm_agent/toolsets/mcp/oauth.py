@@ -1,6 +1,8 @@
 """Logging in to MCP servers by OAuth, with the provider of the SDK.
 
-Turns use a login and refresh it; only ``log_in`` begins one, because it needs a person with a browser."""
+Turns use a login and refresh it; only ``log_in`` begins one, because it needs a person with a browser. A
+client that an ``issuer`` knows needs no person: each connection gets tokens of its own, which are kept
+nowhere."""
 
 from __future__ import annotations
 
@@ -12,6 +14,7 @@ from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 from mcp.client.auth import OAuthClientProvider, OAuthFlowError
+from mcp.client.auth.extensions.client_credentials import ClientCredentialsOAuthProvider
 from mcp.shared.auth import (
     AuthorizationCodeResult,
     OAuthClientInformationFull,
@@ -22,6 +25,7 @@ from mcp.shared.auth import (
 )
 from pydantic import AnyUrl
 
+from fsm_agent.support.redaction import keep_secret
 from fsm_agent.toolsets.mcp.config import OAuth
 from fsm_agent.toolsets.mcp.logins import Login
 
@@ -100,6 +104,43 @@ def stored_login(
     storage = _Storage(login, rules, client_secret, f"http://{LOOPBACK}{PATH}")
     storage.kept = kept
     return _provider(url, rules, storage, f"http://{LOOPBACK}{PATH}", _refuse, _never)
+
+
+class _Memory:
+    """Keeps the tokens of one connection. ``secrets`` takes each of them."""
+
+    def __init__(self, secrets: set[str]) -> None:
+        self.tokens: OAuthToken | None = None
+        self._secrets = secrets
+
+    async def get_tokens(self) -> OAuthToken | None:
+        """Return the tokens that came last."""
+        return self.tokens
+
+    async def set_tokens(self, tokens: OAuthToken) -> None:
+        """Keep new tokens, which are masked in all output from then on."""
+        self._secrets.add(tokens.access_token)
+        keep_secret(self._secrets)
+        self.tokens = tokens
+
+    async def get_client_info(self) -> OAuthClientInformationFull | None:
+        """The config file names the client."""
+        return None
+
+    async def set_client_info(self, client_info: OAuthClientInformationFull) -> None:
+        """No client is registered."""
+
+
+def machine_login(
+    url: str, rules: OAuth, client_secret: str | None, secrets: set[str]
+) -> OAuthClientProvider:
+    """Return what signs requests with tokens that the ``issuer`` gives to the client itself; they are added
+    to ``secrets``."""
+    assert rules.client_id is not None
+    assert client_secret is not None
+    return ClientCredentialsOAuthProvider(
+        url, _Memory(secrets), rules.client_id, client_secret, issuer=rules.issuer
+    )
 
 
 async def _refuse(address: str) -> None:

@@ -106,7 +106,7 @@ class McpServer:
         self._around = around
         self._endpoint: Endpoint | None = None
         self._log: ServerLog | None = None
-        self._login: Login | None = None
+        self._tokens = set[str]()
         self._connection: Connection | None = None
         self._connections: set[Connection] = set()
         self._attempt: asyncio.Task[None] | None = None
@@ -256,16 +256,19 @@ class McpServer:
             raise
 
     def _sign(self, endpoint: Endpoint) -> Any:
-        """What signs requests to a server that a person has logged in to."""
+        """What signs requests to a server with logins."""
         if self.config.oauth is None:
             return None
-        from fsm_agent.toolsets.mcp.oauth import stored_login
+        from fsm_agent.toolsets.mcp.oauth import machine_login, stored_login
 
-        self._login = self._login or Login(self._around.home, self.name, endpoint.url)
-        return stored_login(endpoint.url, self.config.oauth, endpoint.client_secret, self._login)
+        if self.config.oauth.issuer is not None:
+            return machine_login(endpoint.url, self.config.oauth, endpoint.client_secret, self._tokens)
+        login = Login(self._around.home, self.name, endpoint.url, self._tokens)
+        return stored_login(endpoint.url, self.config.oauth, endpoint.client_secret, login)
 
     def _on_failure(self, reason: str) -> None:
-        if self.config.oauth is not None and any(sign in reason for sign in _NO_LOGIN):
+        rules = self.config.oauth
+        if rules is not None and rules.issuer is None and any(sign in reason for sign in _NO_LOGIN):
             reason = f"{reason}; log in with: fsm-agent mcp login {self.name}"
         self._problem = self._safe(one_line(reason, 400))
         self._next = self._around.clock.now() + min(LONGEST_REST, REST * 2.0**self._failures)
@@ -336,7 +339,7 @@ class McpServer:
     def _without_secrets(self, text: str) -> str:
         """Only the values that this server was given: what else a result says is its business."""
         given = self._endpoint.secrets if self._endpoint else frozenset()
-        for secret in given | (self._login.secrets if self._login else set()):
+        for secret in given | self._tokens:
             if len(secret) >= _SHORTEST:
                 text = text.replace(secret, MASK)
         return text

@@ -164,8 +164,8 @@ NEVER = (
 )
 """Folders that are made from other files, whether or not git ignores them."""
 SHARED = ("*.db-shm", "*.sqlite-shm", "*.sqlite3-shm")
-"""Memory that processes share while a SQLite database is open. SQLite makes it again from the database; an old
-one in its place would let two processes write as if each were alone."""
+"""Memory that processes share while a SQLite database is open. SQLite makes it again from the database; an
+old one in its place would let two processes write as if each were alone."""
 USUAL = frozenset((0o644, 0o755, 0o664, 0o775))
 """Modes that need not be remembered: git knows what can be executed, the umask does the rest."""
 _REFS = "refs/checkpoints"

@@ -182,6 +182,12 @@ KINDS: Mapping[str, tuple[tuple[type, ...], str]] = {
 SEQUENCES = ("tools", "hooks", "input_guardrails", "output_guardrails", "extensions")
 
 
+CHANGE: ContextVar[Callable[[AgentOptions], AgentOptions] | None] = ContextVar(
+    "fsm_agent_change", default=None
+)
+"""What adapts the options of agents that are made now."""
+
+
 def options_of(given: AgentOptions) -> AgentOptions:
     """All options of an agent, checked, with the default of each that is not given. Raises ``ConfigError``
     for an argument that ``Agent`` does not have, and for one of a wrong type."""
@@ -202,22 +208,19 @@ def options_of(given: AgentOptions) -> AgentOptions:
     if isinstance(options["fallbacks"], str | Mapping):
         raise ConfigError("fallbacks has the wrong type", options["fallbacks"], 'a list: [{"model": …}]')
     options["toolsets"] = toolsets_of(options["toolsets"], has_tools=has_tools)
-    made, change = cast(AgentOptions, options), _CHANGE.get()
+    made, change = cast(AgentOptions, options), CHANGE.get()
     return made if change is None else change(made)
-
-
-_CHANGE: ContextVar[Callable[[AgentOptions], AgentOptions] | None] = ContextVar("change", default=None)
 
 
 @contextmanager
 def changed_options(change: Callable[[AgentOptions], AgentOptions]) -> Iterator[None]:
     """Have ``change`` adapt the options of each agent that is made in this block. The factory of a user does
     not know where its agents run, and to build each one again would cost as much as the first time."""
-    token = _CHANGE.set(change)
+    token = CHANGE.set(change)
     try:
         yield
     finally:
-        _CHANGE.reset(token)
+        CHANGE.reset(token)
 
 
 def has_built_in_tools(options: AgentOptions) -> bool:

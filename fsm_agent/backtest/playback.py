@@ -310,7 +310,7 @@ class _Answers:
     async def asked(self, exchange: Exchange) -> Sequence[Any]:
         return [UNKNOWN] * len(exchange.requests)
 
-    async def got(self, exchange: Exchange, place: int, reply: Any, seconds: float) -> None:
+    async def got(self, exchange: Exchange, place: int, request: Any, reply: Any, seconds: float) -> None:
         """Nothing is kept."""
 
     async def later(self, exchange: Exchange, place: int, later: Any) -> bool:

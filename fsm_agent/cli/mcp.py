@@ -19,10 +19,10 @@ from fsm_agent.cli.options import LIMITS, SHOWN, CliOptions, HomeFolder, with_ag
 from fsm_agent.cli.screen import clean, say
 from fsm_agent.cli.serve import ServeTarget, agents_of, keys_of, log_to_stderr, serve_until_a_signal
 from fsm_agent.conversation.effects import ToolSpec
-from fsm_agent.debug.core.loopback import LOOPBACK
 from fsm_agent.errors import ConfigError
 from fsm_agent.support.files import home_of, workdir_of
 from fsm_agent.support.installation import install_command
+from fsm_agent.support.local_server import LOOPBACK
 from fsm_agent.support.threads import in_a_loop
 from fsm_agent.toolsets import TOOLSETS, ToolsetPlace
 from fsm_agent.toolsets.mcp.config import ServerConfig, servers_of

@@ -22,7 +22,6 @@ from fsm_agent.cli.arguments import attribute_of
 from fsm_agent.cli.options import LIMITS, SHOWN, CliOptions, Home, Json, with_agent
 from fsm_agent.cli.screen import clean, moment, say
 from fsm_agent.cli.sessions import store_of
-from fsm_agent.debug.core.loopback import LOOPBACK, bind_port
 from fsm_agent.dispatch.dispatcher import dispatcher_of
 from fsm_agent.errors import ConfigError
 from fsm_agent.sessions.store import Store, store_for
@@ -30,9 +29,9 @@ from fsm_agent.sessions.store.kept_values import KeptValues
 from fsm_agent.settings.model import ENV_PREFIX
 from fsm_agent.support.files import home_of
 from fsm_agent.support.installation import install_command
+from fsm_agent.support.local_server import LOOPBACK, bind_port, own_hosts
 from fsm_agent.support.redaction import keep_secret, mask
 from fsm_agent.support.threads import in_a_loop
-from fsm_agent.support.web_guard import own_hosts
 
 if TYPE_CHECKING:
     from fsm_agent.serve.doors import Door

@@ -473,7 +473,7 @@ class ProgressView:
 def _facts(result: TurnResult, elapsed: float) -> Iterator[str]:
     """What the last line says of a turn, in words of a person who chats."""
     if not result.completed:
-        yield result.turn_exit_reason.value.replace("_", " ")
+        yield result.turn_exit_reason.value.replace("_", " ").removeprefix("interrupted ")
     yield f"{result.provider}:{preview(result.model, 60)}"
     yield count(result.tried, "request")
     if result.usage_known:

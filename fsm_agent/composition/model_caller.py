@@ -181,7 +181,8 @@ class ModelCaller:
         if self._cap is not None and not self._cap.take():
             sink.close()
             return Failure("capped", f"turn and children have sent {self._cap.limit:,} requests", sent=False)
-        total, heartbeat = Stopwatch(services.clock), Heartbeat(services, "the model has not answered yet")
+        total = Stopwatch(services.clock)
+        heartbeat = Heartbeat(services, "the model has not answered yet", total)
         most = max(0.0, min(request.total, self.left()))
         backend = (
             services.backends.current if request.auxiliary is None else services.auxiliary[request.auxiliary]
@@ -314,9 +315,8 @@ async def call_port(port: ModelPort, request: ModelRequest, sink: StreamAccumula
 class Heartbeat:
     """A line at intervals while something is waited for: never a silent minute."""
 
-    def __init__(self, services: Services, what: str) -> None:
-        self._services, self._what = services, what
-        self._watch, self._told = Stopwatch(services.clock), 0.0
+    def __init__(self, services: Services, what: str, watch: Stopwatch) -> None:
+        self._services, self._what, self._watch, self._told = services, what, watch, 0.0
 
     def tick(self) -> None:
         """Tell people that the turn still waits, when it is time to."""

@@ -88,7 +88,7 @@ class Journal(Protocol):
         Returns when what must be known after a crash is safe."""
         ...
 
-    async def got(self, exchange: Exchange, place: int, reply: Any, seconds: float) -> None:
+    async def got(self, exchange: Exchange, place: int, request: Any, reply: Any, seconds: float) -> None:
         """One request of ``exchange``, the one at ``place``, was performed."""
         ...
 
@@ -115,19 +115,15 @@ class MemoryJournal:
         """In memory nothing outlives a crash, so the intent alone is worth nothing; ``got`` records both."""
         return [UNKNOWN] * len(exchange.requests)
 
-    async def got(self, exchange: Exchange, place: int, reply: Any, seconds: float) -> None:
-        request = _slim(exchange.requests[place])
-        self.exchanges.append(Exchange(exchange.seq, exchange.state, exchange.ordinal, request, reply))
+    async def got(self, exchange: Exchange, place: int, request: Any, reply: Any, seconds: float) -> None:
+        kept = request.recorded() if hasattr(request, "recorded") else request
+        self.exchanges.append(Exchange(exchange.seq, exchange.state, exchange.ordinal, kept, reply))
 
     async def later(self, exchange: Exchange, place: int, later: NotYet) -> bool:
         return True
 
     async def moved(self, step: Step) -> None:
         self.steps.append(step)
-
-
-def _slim(request: Any) -> Any:
-    return request.recorded() if hasattr(request, "recorded") else request
 
 
 # ----------------------------------------------------------------------------------------------------
@@ -277,11 +273,12 @@ KEPT, ADDED, SET, GONE, IN = "kept", "added", "set", "gone", "in"
 def difference(before: Any, after: Any) -> Any:
     """``after`` as a change of ``before``: ``{"to": …}`` for a new value, else what to add to a list, or what
     to set, drop and change in an object."""
+    if not before or type(before) is not type(after):
+        return {"to": after}
     if isinstance(after, list):
-        alike = _common(before, after) if isinstance(before, list) else 0
-        if alike:
-            return {KEPT: alike, ADDED: after[alike:]}
-    elif before and isinstance(after, dict) and isinstance(before, dict):
+        alike = _common(before, after)
+        return {KEPT: alike, ADDED: after[alike:]} if alike else {"to": after}
+    if isinstance(after, dict):
         put, inner = {}, {}
         for key, value in after.items():
             if key in before and before[key] == value:
@@ -291,8 +288,8 @@ def difference(before: Any, after: Any) -> Any:
                 inner[key] = change
             else:
                 put[key] = value
-        kept = list(filter(after.__contains__, before))
-        gone = list(itertools.filterfalse(after.__contains__, before))
+        kept = [key for key in before if key in after]
+        gone = [key for key in before if key not in after]
         smaller = inner or len(put) + len(gone) < len(after)
         if smaller and list(after)[: len(kept)] == kept:  # order counts
             return {SET: put, GONE: gone, **({IN: inner} if inner else {})}

@@ -128,21 +128,20 @@ class Machine:
         of the line is open and, on an unverified table, ``TableError`` when two are. The turn is unchanged
         then."""
         row, guards = self.choose(turn, event)
-        changes = []
-        for counter in dict.fromkeys((*row.resets, *row.spends)):
-            before = after = turn.count(counter)
-            if before and counter in row.resets:
+        before = {counter: turn.count(counter) for counter in (*row.resets, *row.spends)}
+        after = dict(before)
+        for counter in row.resets:
+            if after[counter]:
                 turn.reset(counter)
-                after = 0
-            for _ in range(row.spends.count(counter)):  # once, in a table that is proved
-                turn.spend(counter)
-                after += 1
-            if after != before:
-                changes.append((counter, before, after))
+                after[counter] = 0
+        for counter in row.spends:
+            turn.spend(counter)
+            after[counter] += 1
         turn.state = row.dest
         turn.seq += 1
         if EVERYWHERE.hears(RowTaken):
             EVERYWHERE.publish(RowTaken(self.table, row))
+        changes = [(name, was, after[name]) for name, was in before.items() if was != after[name]]
         return Move(row, guards, tuple(changes))
 
     def choose(self, turn: TurnLike, event: str | None) -> tuple[Row, tuple[tuple[str, bool], ...]]:

@@ -182,7 +182,8 @@ class Runner(Stepping):
     async def step_into(self) -> Exchange | Step | None:
         """One request and its reply, or the move at the end of the state; ``None`` when the turn has
         ended, or is suspended."""
-        if self.ended or self.suspended:
+        over = self.ended or self.suspended
+        if over:
             return None
         if self._step is not None:
             return await self._write_step(self._step)
@@ -204,15 +205,14 @@ class Runner(Stepping):
                 began = time.perf_counter()
                 reply = await self.perform(asked)
                 if isinstance(reply, NotYet):
-                    reply = await self._put_off(exchange, 0, reply)
+                    reply = await self._put_off(exchange, 0, asked, reply)
                 else:
-                    await self.journal.got(exchange, 0, reply, time.perf_counter() - began)
+                    await self.journal.got(exchange, 0, asked, reply, time.perf_counter() - began)
         except JournalError:
             raise
         except Exception as error:
             return await self._crash(error)
-        if any(isinstance(one, NotYet) for one in reply) if together else isinstance(reply, NotYet):
-            self.suspended = True
+        if self.suspended:
             return None
         self._asking, self._reply = None, reply
         self._ordinal += 1
@@ -249,18 +249,20 @@ class Runner(Stepping):
     async def _perform_one(self, exchange: Exchange, place: int, known: Any) -> Any:
         if known is not UNKNOWN:
             return known
-        began = time.perf_counter()
-        reply = await self.perform(exchange.requests[place])
+        request, began = exchange.request[place], time.perf_counter()
+        reply = await self.perform(request)
         if isinstance(reply, NotYet):
-            return await self._put_off(exchange, place, reply)
-        await self.journal.got(exchange, place, reply, time.perf_counter() - began)
+            return await self._put_off(exchange, place, request, reply)
+        await self.journal.got(exchange, place, request, reply, time.perf_counter() - began)
         return reply
 
-    async def _put_off(self, exchange: Exchange, place: int, later: NotYet) -> Any:
-        """The reply that comes later, or the one in its place when that cannot be written down."""
+    async def _put_off(self, exchange: Exchange, place: int, request: Any, later: NotYet) -> Any:
+        """Suspend the turn until the reply comes, or return the one in its place when that cannot be written
+        down."""
         if await self.journal.later(exchange, place, later):
+            self.suspended = True
             return later
-        await self.journal.got(exchange, place, later.otherwise, 0.0)
+        await self.journal.got(exchange, place, request, later.otherwise, 0.0)
         return later.otherwise
 
     async def _crash(self, error: Exception) -> Step | None:

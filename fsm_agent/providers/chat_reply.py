@@ -70,8 +70,6 @@ class Reasoning:
 
         Servers that send ``reasoning`` beside ``reasoning_details`` say it twice: the first that has text is
         used."""
-        if _FIELDS.isdisjoint(delta):
-            return ""
         details = mappings_of(delta.get("reasoning_details"))
         for part in details:
             self._merge(part)
@@ -259,7 +257,9 @@ class ChatReply:
 
     def _delta(self, delta: Mapping[str, Any]) -> None:
         text, thinking = split_content(delta.get("content"))
-        if thinking := self._reasoning.feed(delta) + thinking:
+        if not _FIELDS.isdisjoint(delta):
+            thinking = self._reasoning.feed(delta) + thinking
+        if thinking:
             self._reasoning.add(thinking)
             self._sink.reasoning(thinking)
         if text:

@@ -470,7 +470,7 @@ def connect(
     }
     made: type[SdkPort]
     if profile.client == "bedrock":
-        from fsm_agent.providers.bedrock import BedrockMessages, check_installed
+        from fsm_agent.providers.anthropic_messages import BedrockMessages, check_installed
 
         check_installed()
         made = BedrockMessages

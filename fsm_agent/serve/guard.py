@@ -2,7 +2,7 @@
 
 A foreign page is refused by its origin, a name that only pretends to be this machine by its host, everybody
 else without a key. Rates and connections are counted by key, and wrong keys by address. (What a browser can
-be made to send: ``fsm_agent.support.web_guard``.)"""
+be made to send: ``fsm_agent.support.local_server``.)"""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from fsm_agent.dispatch.service import Caller, Forbidden, ServiceError, TooMany, Unauthorized
 from fsm_agent.serve.keys import KeyRing
 from fsm_agent.serve.web import CALLER, error_response, service_error
-from fsm_agent.support.web_guard import SAFE_HEADERS, is_of_other_origin, is_of_other_site, with_headers
+from fsm_agent.support.local_server import SAFE_HEADERS, is_of_other_origin, is_of_other_site, with_headers
 
 log = logging.getLogger("fsm_agent.audit")
 HEADERS = {

@@ -1,4 +1,4 @@
-"""Lazy imports, and allocation of long-lived objects without the garbage collector."""
+"""Imports, and allocation of long-lived objects, without the garbage collector."""
 
 from __future__ import annotations
 
@@ -7,20 +7,6 @@ import importlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import ModuleType
-from typing import Any
-
-
-class Later:
-    """A module by its full name, imported on first attribute access. ``TYPE_CHECKING`` imports the real
-    module under the same name, so that types are still checked."""
-
-    def __init__(self, module: str) -> None:
-        self._module = module
-
-    def __getattr__(self, name: str) -> Any:
-        value = getattr(load_module(self._module), name)
-        setattr(self, name, value)
-        return value
 
 
 def load_module(module: str) -> ModuleType:

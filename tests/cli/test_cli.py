@@ -261,7 +261,7 @@ def test_ctrl_c_keeps_the_partial_text() -> None:
         screen.until("It was a dark and")
         screen.running.send_signal(signal.SIGINT)
         assert screen.ended() == 130
-    assert "interrupted · interrupted in call" in screen.plain
+    assert "interrupted · in call" in screen.plain
     store = store_for(os.environ["FSM_AGENT_HOME"])
     (turn,) = Turns(store.database).recent(1)
     assert store.session(turn.session).rows[-1].content == "It was a dark and "

@@ -134,7 +134,7 @@ def test_what_the_parser_refuses_is_said_as_all_else(name: str, cli: Cli) -> Non
     options = [one for one in own if one.param_type_name == "option"]
     flags = [one.opts[0] for one in options if one.is_flag]
     valued = [one.opts[0] for one in options if not one.is_flag]
-    wrong = {"no such option; given: --kolor; allowed: --": ["--kolor"]}
+    wrong = {"no such option; given: --kolor; allowed: -": ["--kolor"]}
     if not any(one.nargs == -1 or (one in options and one.required) for one in own):
         wrong["too many arguments; given: "] = ["x"] * 9
     if any(one.required for one in own):

@@ -11,7 +11,7 @@ from typing import Any
 
 from fsm_agent import Agent
 from fsm_agent.conversation.effects import MODEL, TOOL, RunTool
-from fsm_agent.fsm.journal import UNKNOWN, Exchange, Step
+from fsm_agent.fsm.journal import UNKNOWN, Step
 from fsm_agent.request import Flush, Needed, flush_of
 from fsm_agent.sessions.store.database import Job
 from fsm_agent.sessions.store.journal.conversation_journal import ConversationLog, ConversationRecording
@@ -22,7 +22,7 @@ from tests.crash.scene import CrashingDatabase, assert_takes_the_place, logging_
 class NoIntent(ConversationLog):
     """Tools start without a word in the journal."""
 
-    def _intent(self, exchange: Exchange, place: int, request: Any) -> Job:
+    def _intent(self, row: tuple[Any, ...]) -> Job:
         return lambda connection: None
 
 

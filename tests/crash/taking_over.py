@@ -65,9 +65,9 @@ class HeldLog(ConversationLog):
         self.held.at("intent")
         return known
 
-    async def got(self, exchange: Exchange, place: int, reply: Any, seconds: float) -> None:
+    async def got(self, exchange: Exchange, place: int, request: Any, reply: Any, seconds: float) -> None:
         self.held.at("reply")
-        await super().got(exchange, place, reply, seconds)
+        await super().got(exchange, place, request, reply, seconds)
 
     async def moved(self, step: Step) -> None:
         self.held.at("move")

@@ -21,7 +21,7 @@ from fsm_agent.serve.keys import KeyRing
 from fsm_agent.serve.mcp import McpDoor
 from fsm_agent.serve.server import Server
 from fsm_agent.sessions.store import Store
-from fsm_agent.support.web_guard import own_hosts
+from fsm_agent.support.local_server import own_hosts
 from fsm_agent.testing import ScriptedModel, text
 
 PIXEL = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="

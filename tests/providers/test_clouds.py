@@ -6,6 +6,7 @@ import base64
 import json
 import re
 import struct
+import sys
 import zlib
 from collections.abc import Mapping
 from pathlib import Path
@@ -19,7 +20,6 @@ from botocore.credentials import Credentials
 
 from fsm_agent import Agent, TurnResult
 from fsm_agent.errors import ConfigError
-from fsm_agent.providers import bedrock
 from fsm_agent.providers.choose import choose
 from fsm_agent.providers.credentials import keyless_environment
 from fsm_agent.support.installation import install_command
@@ -277,7 +277,8 @@ def test_without_an_account_nothing_is_sent(
 def test_what_bedrock_needs_is_said_before_the_turn(
     account: Credentials, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(bedrock, "find_spec", lambda name: None)
+    for name in ("boto3", "botocore", "botocore.eventstream"):
+        monkeypatch.setitem(sys.modules, name, None)
     with pytest.raises(ConfigError, match=re.escape(f"needs boto3; allowed: {install_command('bedrock')}")):
         Agent(CLAUDE, home=tmp_path)
 

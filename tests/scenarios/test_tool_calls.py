@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from fsm_agent import tool
+from fsm_agent.conversation.arguments import signature
 from fsm_agent.sessions.store import store_for
 from fsm_agent.settings.model import GuardrailSettings
 from fsm_agent.testing import FakeClock, bad_json, call, cut_tool_call, no_finish, repeat, text, tools
@@ -451,10 +452,10 @@ def test_the_second_identical_result_of_a_reading_tool_is_pointed_out() -> None:
 def test_guardrails_remember_only_the_newest_calls() -> None:
     guard, limits = Guardrails(), GuardrailSettings()
     for number in range(3 * REMEMBERED):
-        guard.note("fail", {"n": number}, False, "x", "pure", limits, False)
-        guard.note("look", {"n": number}, True, "x", "pure", limits, False)
+        guard.note("fail", signature("fail", {"n": number}), False, "x", "pure", limits, False)
+        guard.note("look", signature("look", {"n": number}), True, "x", "pure", limits, False)
     assert len(guard.failed_calls) == len(guard.same_results) == REMEMBERED
-    newest, oldest = {"n": 3 * REMEMBERED - 1}, {"n": 0}
+    newest, oldest = signature("look", {"n": 3 * REMEMBERED - 1}), signature("look", {"n": 0})
     assert guard.note("look", newest, True, "x", "pure", limits, False)
     assert not guard.note("look", oldest, True, "x", "pure", limits, False)
 
@@ -475,7 +476,7 @@ def test_guardrails_know_a_call_by_tool_and_arguments() -> None:
     guard, limits = Guardrails(), GuardrailSettings()
 
     def noted(ok: bool, **arguments: int) -> str:
-        return guard.note("put", arguments, ok, "x", "unsafe", limits, False)
+        return guard.note("put", signature("put", arguments), ok, "x", "unsafe", limits, False)
 
     assert not noted(False, a=1, b=2)
     assert "2 times" in noted(False, b=2, a=1), "the order of keys says nothing"

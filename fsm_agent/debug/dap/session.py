@@ -21,7 +21,6 @@ from fsm_agent.debug.core.breakpoints import Arguments
 from fsm_agent.debug.core.commands import ContinueTurn, DebugEvent, InterruptTurn, PauseTurn
 from fsm_agent.debug.core.debug_session import DebugSession
 from fsm_agent.debug.core.debugger import Debugger
-from fsm_agent.debug.core.loopback import bind_loopback, bind_socket
 from fsm_agent.debug.core.remote import RemoteDebugClient
 from fsm_agent.debug.dap.context import CAPABILITIES, EditorContext, LaunchOptions, Opener
 from fsm_agent.debug.dap.protocol import (
@@ -40,6 +39,7 @@ from fsm_agent.debug.dap.protocol import (
 from fsm_agent.debug.dap.requests import LIVE, REQUESTS
 from fsm_agent.debug.dap.threads import TurnThread, in_doubt, question_text, stop_of, unknown
 from fsm_agent.errors import ConfigError, FsmAgentError, SessionBusy
+from fsm_agent.support.local_server import bind_loopback, bind_socket
 from fsm_agent.support.processes import own_streams
 
 # ----------------------------------------------------------------------------------------------------

@@ -5,6 +5,8 @@ One process is always kept ready: it has imported what every table needs, and wa
 from __future__ import annotations
 
 import base64
+import importlib
+import importlib.machinery
 import json
 import os
 import signal
@@ -13,13 +15,14 @@ import sys
 import tempfile
 import threading
 import time
+import traceback
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from fsm_agent.debug.live import load_table
-from fsm_agent.diagram.table_json import table_from
+from fsm_agent.diagram.table_json import default_limits, describe, load, table_from
 from fsm_agent.diagram.versions.load import Version
 from fsm_agent.errors import ConfigError
 from fsm_agent.support.processes import bare_environment
@@ -28,6 +31,10 @@ SECONDS = 10.0
 """In which a module has made its table."""
 LOOK = 0.05
 """Seconds after which a load looks whether it is still wanted."""
+PROGRAM = f"""import sys
+sys.path.insert(0, {str(Path(__file__).resolve().parents[3])!r})
+from fsm_agent.debug.live.loading import answer_order
+answer_order()"""
 MOST = 50_000_000
 """Bytes of a table; a larger answer is no table of a person."""
 
@@ -95,7 +102,7 @@ class Loader:
         env = bare_environment() | {"HOME": self._home.name, "USERPROFILE": self._home.name}
         try:
             return subprocess.Popen(  # noqa: S603  # our own interpreter and file
-                [sys.executable, "-I", "-B", load_table.__file__],
+                [sys.executable, "-I", "-B", "-c", PROGRAM],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
@@ -130,3 +137,62 @@ def _end(process: subprocess.Popen[bytes]) -> None:
     for stream in (process.stdin, process.stdout, process.stderr):
         if stream is not None:
             stream.close()
+
+
+# In the process of its own, which imports what every table needs before it waits for its order.
+
+
+WARM = ("fsm_agent.conversation.effects", "fsm_agent.fsm.properties", "fsm_agent.settings.model")
+"""What default limits of the turn need: the slow part of loading it."""
+
+
+def answer_order() -> None:
+    """Load one table, and answer on the standard output that was there at the start.
+
+    The order is one line: ``{"path", "name", "text"}``, the text in base64, so that what is loaded is what
+    was read. The answer is ``{"table", "limits"}``, or ``{"reason", "line"}`` of what went wrong, with the
+    last line of the module that was at work."""
+    for name in WARM:
+        importlib.import_module(name)
+    order = json.loads(sys.stdin.buffer.readline())
+    answer = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    os.dup2(2, 1)  # what the module prints is no answer
+    path = str(Path(order["path"]).resolve())
+    _read_from_memory(path, base64.b64decode(order["text"]))
+    try:
+        target = f"{path}:{order['name']}" if order["name"] else path
+        table = load([str(Path(path).parent)], target)
+        limits = default_limits(table) if getattr(table, "default_limits", None) else None
+        found: dict[str, Any] = {"table": describe(table), "limits": limits}
+    except BaseException as error:  # the module may raise anything, SystemExit included
+        found = {"reason": _reason(error), "line": _line(error, path)}
+    with answer:
+        json.dump(found, answer)
+
+
+def _read_from_memory(path: str, text: bytes) -> None:
+    """Let imports take this text for the file at ``path``, and no compiled one."""
+    loader = importlib.machinery.SourceFileLoader
+    data, stats = loader.get_data, loader.path_stats
+
+    def get_data(self: Any, name: str) -> bytes:
+        return text if name == path else data(self, name)
+
+    def path_stats(self: Any, name: str) -> Any:
+        if name == path:
+            raise OSError("this text is in memory")
+        return stats(self, name)
+
+    loader.get_data, loader.path_stats = get_data, path_stats  # type: ignore[assignment]
+
+
+def _reason(error: BaseException) -> str:
+    text = " ".join(str(error.msg if isinstance(error, SyntaxError) else error).split())
+    return f"{type(error).__name__}{': ' if text else ''}{text}"
+
+
+def _line(error: BaseException, path: str) -> int | None:
+    if isinstance(error, SyntaxError) and error.filename == path:
+        return error.lineno
+    lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == path]
+    return lines[-1] if lines else None

@@ -47,12 +47,12 @@ from fsm_agent.debug.core.breakpoints import (
 from fsm_agent.debug.core.commands import breakpoints_in, read_command
 from fsm_agent.debug.core.debug_session import DebugSession
 from fsm_agent.debug.core.debugger import Debugger
-from fsm_agent.debug.core.loopback import LOOPBACK, bind_loopback
 from fsm_agent.debug.core.pending_request import STATUSES
 from fsm_agent.debug.core.record import MOST, search
 from fsm_agent.debug.web.page import Body, Page, answer, events, pictures_of, tree
 from fsm_agent.errors import ConfigError, FsmAgentError
 from fsm_agent.sessions.store.reports.insights import insights
+from fsm_agent.support.local_server import LOOPBACK, bind_loopback
 
 # ----------------------------------------------------------------------------------------------------
 # Reading what an address asks for: numbers, positions, limits. A wrong value is a ``MalformedArgument``.

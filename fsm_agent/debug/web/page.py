@@ -38,8 +38,7 @@ from fsm_agent.errors import FsmAgentError
 from fsm_agent.fsm.codec import dumps
 from fsm_agent.fsm.layout import Layout
 from fsm_agent.fsm.table import Table
-from fsm_agent.support.redaction import environment_keys, mask_json
-from fsm_agent.support.web_guard import (
+from fsm_agent.support.local_server import (
     SAFE_HEADERS,
     is_of_other_origin,
     is_of_other_site,
@@ -48,6 +47,7 @@ from fsm_agent.support.web_guard import (
     own_origins,
     with_headers,
 )
+from fsm_agent.support.redaction import environment_keys, mask_json
 
 if TYPE_CHECKING:
     from markdown_it.token import Token
@@ -97,10 +97,10 @@ def gather(folder: Traversable) -> dict[str, Asset]:
 # Who may talk to the page: this machine, this address, this token. Everything else is refused before it is
 # read.
 #
-# ``support/web_guard.py`` says against what. ``Host`` must be ours, a request that changes something must say
-# that it comes from our own page, and nothing but the page's own files is given without the token. The page
-# has it from behind the ``#`` of the address, keeps it for its tab and origin, and sends it in a header. It
-# is in no cookie: the browser would send that to every server on 127.0.0.1, whatever its port.
+# ``support/local_server.py`` says against what. ``Host`` must be ours, a request that changes something must
+# say that it comes from our own page, and nothing but the page's own files is given without the token. The
+# page has it from behind the ``#`` of the address, keeps it for its tab and origin, and sends it in a header.
+# It is in no cookie: the browser would send that to every server on 127.0.0.1, whatever its port.
 
 
 HEADER = "x-fsm-agent-token"

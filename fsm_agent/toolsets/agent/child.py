@@ -453,6 +453,8 @@ class Delegation:
                 also when you have answered meanwhile. For long work whose result you do not need for what you
                 do now.
         """
+        if background and self._background is None:
+            raise ToolFailure("background: no such argument here. Nothing was started.")
         orders = self.orders(goal, context, tasks, idempotency_key)
         if background and self._background is not None:
             await self._background.begin(orders, here().fence)

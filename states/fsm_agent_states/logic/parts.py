@@ -12,7 +12,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, assert_never
 
-from fsm_agent.conversation.arguments import signature
 from fsm_agent.conversation.effects import (
     NO_CHECKS,
     AskExtension,
@@ -61,13 +60,11 @@ class Guardrails:
     same_results: dict[str, tuple[str, int]] = field(default_factory=dict)
     halted: dict[str, Any] | None = None
 
-    def refuses(
-        self, name: str, arguments: Mapping[str, Any], limits: GuardrailSettings, hard: bool
-    ) -> str | None:
-        """The reason to refuse this call, or ``None``. A refusal halts the turn after the batch."""
+    def refuses(self, name: str, key: str, limits: GuardrailSettings, hard: bool) -> str | None:
+        """The reason to refuse the call with this signature, or ``None``. A refusal halts the turn after the
+        batch."""
         if not hard:
             return None
-        key = signature(name, arguments)
         failures = self.failed_calls.get(key, 0)
         if failures >= limits.stop_exact:
             return self._halt(
@@ -81,15 +78,15 @@ class Guardrails:
     def note(
         self,
         name: str,
-        arguments: Mapping[str, Any],
+        key: str,
         ok: bool,
         result: str,
         effect: Effect,
         limits: GuardrailSettings,
         hard: bool,
     ) -> str:
-        """Count one result. Return the warning to append to it, or nothing."""
-        key = signature(name, arguments)
+        """Count one result of the call with this signature. Return the warning to append to it, or
+        nothing."""
         if ok:
             self.failed_calls.pop(key, None)
             self.failed_tools.pop(name, None)

@@ -60,12 +60,14 @@ PROGRAMMATIC = frozenset({"execute_code"})
 
 @dataclass(slots=True)
 class Checked:
-    """One call and what was found. ``outcome`` is set for a call that is answered without being run."""
+    """One call and what was found. ``signature``: of a call that can run. ``outcome`` is set for a call that
+    is answered without being run."""
 
     call: ToolCall
     verdict: Verdict
     spec: ToolSpec | None = None
     arguments: Mapping[str, Any] | None = None
+    signature: str = ""
     outcome: ToolOutcome | None = None
 
     def answer(self, text: str, status: Literal["error", "ok", "denied", "not_started"] = "error") -> None:
@@ -83,7 +85,7 @@ def check_calls(calls: Sequence[ToolCall], tools: Sequence[ToolSpec], cutoff: fl
     for item in checked:
         if item.verdict != "run" or item.spec is None or item.arguments is None:
             continue
-        key = signature(item.spec.name, item.arguments)
+        key = item.signature = signature(item.spec.name, item.arguments)
         if item.spec.effect == "unsafe" or (item.spec.effect == "idempotent" and key not in first):
             first.clear()
         twin = first.setdefault(key, item)
@@ -449,13 +451,14 @@ def _admit(turn: TurnState, item: Checked) -> Asks[bool]:
     if item.outcome is not None or item.spec is None or item.arguments is None:
         return False
     if reason := turn.tooling.guardrails.refuses(
-        item.spec.name, item.arguments, turn.settings.guardrail, hard_stops(turn)
+        item.spec.name, item.signature, turn.settings.guardrail, hard_stops(turn)
     ):
         item.answer(f"not run: {reason}. Stop repeating this call.")
         return False
     if turn.setup.checks.calls:
         shown: CallChanged = yield ShowCall(item.call.id, item.spec.name, item.arguments)
-        item.arguments = item.arguments if shown.arguments is None else shown.arguments
+        if shown.arguments is not None:
+            item.arguments, item.signature = shown.arguments, signature(item.spec.name, shown.arguments)
         if shown.result is not None:
             item.answer(shown.result)
             return False
@@ -495,13 +498,12 @@ def _shares_time(item: Checked) -> bool:
 
 def _with_warning(turn: TurnState, item: Checked, outcome: ToolOutcome) -> ToolOutcome:
     assert item.spec is not None
-    assert item.arguments is not None
     ok = outcome.status == "ok"
     if ok:
         turn.tooling.unverified = changes_files(item.spec)
     warning = turn.tooling.guardrails.note(
         item.spec.name,
-        item.arguments,
+        item.signature,
         ok,
         outcome.text,
         item.spec.effect,

@@ -191,7 +191,11 @@ class Recording:
 
 
 _MOVE = f"INSERT INTO transitions VALUES ({', '.join('?' * 15)})"  # noqa: S608 - ours
-_EFFECT = f"INSERT OR REPLACE INTO effects VALUES ({', '.join('?' * 17)})"  # noqa: S608 - ours
+_COLUMNS = (
+    "turn, seq, ordinal, place, state, kind, name, class, key, request, request_crc,"
+    " status, reply, reply_crc, at, seconds, origin"
+)
+_EFFECT = f"INSERT OR REPLACE INTO effects ({_COLUMNS}) VALUES ({', '.join('?' * 17)})"  # noqa: S608 - ours
 _NONE = with_checksum("[]")
 """The stored form of an empty list, the most common one."""
 AT_REST = 5.0
@@ -239,7 +243,7 @@ class TurnLog:
         self._moved = False
         self.fence = Fence(turn.turn_id)
         self._sent: list[Handover] = []
-        self._begun: set[tuple[int, int, int]] = set()
+        self._begun: dict[tuple[int, int, int], tuple[Any, ...]] = {}  # intents, by what names a request
         self._step: Step | None = None
         self._closed = False
 
@@ -268,13 +272,17 @@ class TurnLog:
         ]
         if not acts:
             return self._without_store(exchange, known) if self.problem else known
-        self._jobs += [self._intent(exchange, place, requests[place]) for place in acts]
+        begun = {
+            (exchange.seq, exchange.ordinal, place): self._asked_row(exchange, place, requests[place])
+            for place in acts
+        }
+        self._jobs += [self._intent(row) for row in begun.values()]
         needed = {self.needs(requests[place]) for place in acts}
         if "all with its intent" in needed or (self._moved and "the row that paid for it" in needed):
             await self._commit()
         else:
             self._hand_over()
-        self._begun |= {(exchange.seq, exchange.ordinal, place) for place in acts}
+        self._begun |= begun
         return self._without_store(exchange, known) if self.problem else known
 
     def _without_store(self, exchange: Exchange, known: Sequence[Any]) -> Sequence[Any]:
@@ -300,10 +308,9 @@ class TurnLog:
             self._jobs.append(self._outcome(exchange, place, request, reply, 0.0, origin))
         return reply
 
-    async def got(self, exchange: Exchange, place: int, reply: Any, seconds: float) -> None:
+    async def got(self, exchange: Exchange, place: int, request: Any, reply: Any, seconds: float) -> None:
         if self.fence.why:
             self.fence.check()
-        request = exchange.requests[place]
         self._note_rows()
         self._jobs.append(self._outcome(exchange, place, request, reply, seconds))
         self._jobs += self._costs(request, reply)
@@ -323,7 +330,7 @@ class TurnLog:
         if step is not self._step:  # otherwise it was recorded already, and waits to be written
             delta = self._delta()
             self._jobs.append(self._transition(step, delta))
-            self._recording, self._step, self._begun = None, step, set()
+            self._recording, self._step, self._begun = None, step, {}
             self._moved = True
         if self.looked_at or step.exit is not None:
             await self._commit()
@@ -462,10 +469,8 @@ class TurnLog:
         """Keep what the store did not write for another attempt with the next group."""
         raise error
 
-    def _intent(self, exchange: Exchange, place: int, request: Any) -> Job:
-        asked = self._request_columns(self.session, request)
-        where = self._effect(exchange, place, request)
-        return EffectJob((*where, "in_flight", *asked, None, None, self._now(), None, ""))
+    def _intent(self, row: tuple[Any, ...]) -> Job:
+        return EffectJob((*row, "in_flight", None, None, self._now(), None, ""))
 
     def _outcome(
         self, exchange: Exchange, place: int, request: Any, reply: Any, seconds: float, origin: Origin = ""
@@ -474,16 +479,17 @@ class TurnLog:
         unknown = isinstance(request, Request) and request.doubtful(reply)
         status, at = "unknown" if unknown else "done", self._now() - seconds
         took = None if origin else seconds
-        asked = self._request_columns(self.session, request)
-        said = self._reply_columns(request, reply)
-        return EffectJob((*self._effect(exchange, place, request), status, *asked, *said, at, took, origin))
+        begun = self._begun.get((exchange.seq, exchange.ordinal, place))
+        row = begun or self._asked_row(exchange, place, request)
+        return EffectJob((*row, status, *self._reply_columns(request, reply), at, took, origin))
 
-    def _effect(self, exchange: Exchange, place: int, request: Any) -> tuple[Any, ...]:
+    def _asked_row(self, exchange: Exchange, place: int, request: Any) -> tuple[Any, ...]:
+        """The columns of a request that do not change with its reply."""
         kept = exchange.ordinal, place
         if self._recording is not None and self._recording.entries:
             kept = self._recording.where(*kept, request)
-        where = (self._turn.turn_id, exchange.seq, *kept, exchange.state)
-        return (*where, type(request).__name__, *list_entry(request))
+        where = (self._turn.turn_id, exchange.seq, *kept, exchange.state, type(request).__name__)
+        return (*where, *list_entry(request), *self._request_columns(self.session, request))
 
     def _transition(self, step: Step, delta: dict[str, Any]) -> Job:
         turn_id, at = self._turn.turn_id, self._now()

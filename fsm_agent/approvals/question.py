@@ -18,6 +18,7 @@ from fsm_agent.approvals.rules import Pattern
 from fsm_agent.conversation.effects import AskApproval, RunTool
 from fsm_agent.errors import ConfigError
 from fsm_agent.support.redaction import Exact
+from fsm_agent.support.texts import escape
 
 # ----------------------------------------------------------------------------------------------------
 # Text made visible, so that what a person reads means exactly one text, and ``original`` gives that
@@ -103,12 +104,6 @@ def original(shown: str) -> str:
         )
 
     return _SHOWN.sub(of, shown)
-
-
-def escape(char: str) -> str:
-    """``\\x1b``, ``\\u202e`` or ``\\U000e0041``."""
-    code = ord(char)
-    return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,8 +17,8 @@ from rich.measure import measure_renderables
 from rich.table import Table
 from rich.text import Text
 
-from fsm_agent.approvals.question import escape
 from fsm_agent.sessions.store.reports.spending import UsageTotals
+from fsm_agent.support.texts import escape
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -189,3 +189,9 @@ def _compile(expression: str) -> Any:
     options.case_sensitive, options.log_errors, options.max_mem = False, False, MEMORY
     options.encoding = options.Encoding.LATIN1  # every byte for itself
     return re2.compile(expression.encode("ascii"), options)
+
+
+def escape(char: str) -> str:
+    """``\\x1b``, ``\\u202e`` or ``\\U000e0041``."""
+    code = ord(char)
+    return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"

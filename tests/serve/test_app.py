@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
 import re
 from collections.abc import AsyncIterator
@@ -15,6 +16,7 @@ from fsm_agent.serve import web as web_module
 from fsm_agent.serve.app import OPERATIONS, openapi
 from fsm_agent.serve.guard import GuardLimits
 from fsm_agent.serve.keys import KeyRing
+from fsm_agent.serve.server import COLLECT, short_collections
 from fsm_agent.sessions.store import Store
 from fsm_agent.testing import text
 from tests.serve.conftest import TOKEN, MakeService, WebClient
@@ -250,3 +252,11 @@ async def test_audit_lines_say_who_did_what_and_nothing_that_was_said(
     assert lines[0]["key"] == "local"
     assert "private" not in caplog.text
     assert "wrong-key" not in caplog.text
+
+
+def test_a_server_looks_for_garbage_often_and_leaves_the_process_as_it_was() -> None:
+    before = gc.get_threshold()
+    with short_collections():
+        assert gc.get_threshold() == COLLECT
+        assert gc.get_freeze_count() > 0
+    assert (gc.get_threshold(), gc.get_freeze_count()) == (before, 0)

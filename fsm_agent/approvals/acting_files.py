@@ -135,13 +135,15 @@ def acts_later(path: str, workdir: str, home: str | None = None) -> str:
     home = os.path.expanduser("~") if home is None else home
     names = list(dict.fromkeys(_names_of(path, workdir, home)))
     for one in names:
-        plain = as_names(one)
-        reason = next((row.reason for row in ACTING_FILES if row.has(plain)), "")
-        if not reason and _hidden_in(one, home, workdir):
-            reason = OF_THE_ACCOUNT
+        reason = acting_reason(as_names(one)) or (OF_THE_ACCOUNT if _hidden_in(one, home, workdir) else "")
         if reason:
             return f"{path} {reason}" if one == names[0] else f"{path} (as {one}) {reason}"
     return ""
+
+
+def acting_reason(plain: str) -> str:
+    """Return how a file acts later, by its path as ``as_names`` gives it; empty for one that does not."""
+    return next((row.reason for row in ACTING_FILES if row.has(plain)), "")
 
 
 def plain_name(part: str) -> str:

@@ -364,16 +364,13 @@ def _results(recorded: RecordedTurn, at: int) -> dict[str, deque[tuple[bool, Too
 def _offered(spec: ToolSpec, runs: Mapping[str, Tool]) -> Tool:
     """A tool with the recorded schema: the one that may run, or one that is only shown to the model."""
     if spec.name in runs:
-        return replace(runs[spec.name], spec=replace(runs[spec.name].spec, **_shown(spec)))
+        own = runs[spec.name]
+        return replace(own, spec=replace(own.spec, description=spec.description, parameters=spec.parameters))
 
     def answered_from_the_record() -> str:
         raise AssertionError(f"{spec.name} ran in a fork")
 
     return replace(tool(name=spec.name)(answered_from_the_record), spec=spec)
-
-
-def _shown(spec: ToolSpec) -> dict[str, Any]:
-    return {"description": spec.description, "parameters": spec.parameters}
 
 
 def refuse_unsafe(tools: Sequence[Tool]) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 
 from fsm_agent.backtest.run import Found
 from fsm_agent.backtest.verdict import KINDS, Kind, Side, Verdict
+from fsm_agent.support.texts import escape_markdown
 
 ORDER: Sequence[Kind] = ("differs", "missing", "requests", "refused")
 """What a reader looks for first."""
@@ -79,7 +80,7 @@ def as_json(found: Found, live: Mapping[str, Any] | None = None) -> str:
 
 def as_markdown(found: Found) -> str:
     """The report for a pull request."""
-    lines = [f"### Backtest: {escape(found.change)}", "", f"**{headline(found)}**", ""]
+    lines = [f"### Backtest: {escape_markdown(found.change)}", "", f"**{headline(found)}**", ""]
     lines += ["| turns | |", "|---:|---|"]
     lines += [f"| {found.counts[kind]:,} | {words} |" for kind, words in KINDS.items() if found.counts[kind]]
     for kind in ORDER:
@@ -103,14 +104,11 @@ def _md_row(group: Group) -> str:
     one = group.first
     place = f"`{one.turn}`{f', move {one.at}' if one.at else ''}"
     if group.kind != "differs":
-        return f"| {group.count:,} | {escape(group.what)} | {place} |"
-    sides = [f"{escape(move(side))}<br>{escape(guards(side))}" for side in (one.recorded, one.now)]
-    return f"| {group.count:,} | {one.state} | {sides[0]} | {sides[1]} | {place} |"
-
-
-def escape(text: str) -> str:
-    """Text of a stranger: no markup, no cell, no mention."""
-    return html.escape(text, quote=False).replace("|", "\\|").replace("`", "'").replace("@", "@\u200b")
+        return f"| {group.count:,} | {escape_markdown(group.what)} | {place} |"
+    sides = (
+        "<br>".join(map(escape_markdown, (move(side), guards(side)))) for side in (one.recorded, one.now)
+    )
+    return f"| {group.count:,} | {one.state} | {' | '.join(sides)} | {place} |"
 
 
 def as_html(found: Found) -> str:

@@ -21,7 +21,6 @@ from fsm_agent.backtest.report import (
     as_html,
     as_json,
     as_markdown,
-    escape,
     groups,
     guards,
     headline,
@@ -126,7 +125,7 @@ def backtest(
         found = _judge_all(sources, change, folder, jobs, resume)
         forks = continue_turns(sources[0].store, found, change, going) if live else None
     if markdown is not None:
-        more = "" if forks is None else live_as_markdown(forks, escape)
+        more = "" if forks is None else live_as_markdown(forks)
         _write(markdown, as_markdown(found) + more)
     if html is not None:
         _write(html, as_html(found) + ("" if forks is None else live_as_html(forks)))

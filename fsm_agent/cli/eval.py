@@ -22,7 +22,6 @@ from fsm_agent.cli.screen import WholeTable, clean, console_of, count, dollars, 
 from fsm_agent.cli.sessions import store_of
 from fsm_agent.errors import ConfigError, near
 from fsm_agent.evaluation.cases import Case, Dataset, cases_from_turns, read_cases, write_cases
-from fsm_agent.evaluation.figures import Gate, GateResult
 from fsm_agent.evaluation.report import (
     HEADER,
     MOST,
@@ -34,7 +33,7 @@ from fsm_agent.evaluation.report import (
     row,
 )
 from fsm_agent.evaluation.run import EvalRun, Evaluation, compare, read_run, refuse_name, run_names
-from fsm_agent.evaluation.scorers import scorer_of
+from fsm_agent.evaluation.scores import Gate, GateResult, scorer_of
 from fsm_agent.options import AgentOptions
 from fsm_agent.sessions.store import Store
 from fsm_agent.sessions.store.journal.read import Turns

@@ -28,6 +28,7 @@ from fsm_agent.providers.config_file import config_of
 from fsm_agent.providers.profiles import is_loopback
 from fsm_agent.sessions.store import Store
 from fsm_agent.settings.model import Settings
+from fsm_agent.support.texts import escape_markdown
 from fsm_agent.support.threads import LOOP
 
 
@@ -153,12 +154,15 @@ def show_live(found: LiveFound) -> None:
         put(screen(), Text(f"and {len(found.forks) - MOST:,} more", "dim"))
 
 
-def live_as_markdown(found: LiveFound, md: Callable[[str], str]) -> str:
-    """The part of the report for a pull request. ``md`` escapes text of strangers."""
+def live_as_markdown(found: LiveFound) -> str:
+    """The part of the report for a pull request."""
     lines = ["", f"#### {_headline(found)}", ""]
     if found.forks:
         lines += [f"| {' | '.join(_COLUMNS)} |", f"|{'---|' * len(_COLUMNS)}"]
-        lines += [f"| {' | '.join(md(preview(cell, 100)) for cell in cells)} |" for cells in _rows(found)]
+        lines += [
+            f"| {' | '.join(escape_markdown(preview(cell, 100)) for cell in cells)} |"
+            for cells in _rows(found)
+        ]
     return "\n".join(lines) + "\n"
 
 

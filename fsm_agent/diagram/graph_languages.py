@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from importlib import import_module
 
 from fsm_agent.diagram.geometry import wrap_names
-from fsm_agent.diagram.model import Arrow, Box, Diagram, Mark, StateEntry, words
+from fsm_agent.diagram.model import Arrow, Box, Diagram, Mark, words
 from fsm_agent.diagram.scene import LABEL_WRAP, thickness
 from fsm_agent.diagram.svg import LIGHT, Tone, tone_names
 from fsm_agent.errors import ConfigError
@@ -135,11 +135,8 @@ def _inside(box: Box) -> Iterator[str]:
     for reason, labels in by_exit.items():
         *others, last = dict.fromkeys(labels)
         yield from wrap_names([*others, f"{last} {reason}"], WIDTH)
-    yield from (f"{entry.label} {entry.text}" for entry in box.entries if _is_nameless(entry))
-
-
-def _is_nameless(entry: StateEntry) -> bool:
-    return all(step.kind == "rung" for step in entry.steps)
+    nameless = (entry for entry in box.entries if all(step.kind == "rung" for step in entry.steps))
+    yield from (f"{entry.label} {entry.text}" for entry in nameless)
 
 
 def _colors(diagram: Diagram, boxes: Sequence[Box], prefix: str) -> Iterator[str]:

@@ -482,12 +482,11 @@ def map_of(table: Table) -> tuple[Diagram, Layout]:
     boxes = tuple(_box(table, box) for box in whole.boxes)
     small = Diagram(table, boxes, tuple(_map_arrow(table, rows) for rows in _ways(table)))
     made = table.layout.get("small") if table.layout else None
-    tried = [_for_column(layout) for layout in ([made] if made else [automatic(small), landscape(small)])]
+    tried: list[Layout] = [
+        {**layout, "column": COLUMN, "how_to_read": (0, 0, 0)}
+        for layout in ([made] if made else [automatic(small), landscape(small)])
+    ]
     return small, min(tried, key=lambda layout: max(COLUMN, scene_of(small, layout).size[0]))
-
-
-def _for_column(layout: Layout) -> Layout:
-    return {**layout, "column": COLUMN, "how_to_read": (0, 0, 0)}
 
 
 def _box(table: Table, box: Box) -> Box:

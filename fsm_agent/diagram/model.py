@@ -133,7 +133,7 @@ def diagram_of(table: Table, ways_out: Mapping[str, Sequence[str]] | None = None
         Box(
             state,
             tuple(_entry(table, line) for line in table.lines if line.source == state),
-            _runs(table, state),
+            f"runs {words(table.inner[state].label)}" if state in table.inner else "",
         )
         for state in table.states
         if state != table.final
@@ -143,10 +143,6 @@ def diagram_of(table: Table, ways_out: Mapping[str, Sequence[str]] | None = None
         diagram_of(one, one.layout.get("ways_out") if one.layout else None) for one in inner.values()
     )
     return Diagram(table, (*boxes, _final_box(table)), _arrows(table, ways_out), nested=nested)
-
-
-def _runs(table: Table, state: str) -> str:
-    return f"runs {words(table.inner[state].label)}" if state in table.inner else ""
 
 
 def words(name: str) -> str:

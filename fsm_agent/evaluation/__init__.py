@@ -9,9 +9,8 @@
 are ordinary sessions of the home: a case that was answered by the same agent is not asked again."""
 
 from fsm_agent.evaluation.cases import Case, Dataset, cases_from_turns, read_cases, write_cases
-from fsm_agent.evaluation.figures import Figures, Gate, GateResult
 from fsm_agent.evaluation.run import CaseResult, EvalRun, Evaluation, compare, evaluate, read_run
-from fsm_agent.evaluation.scorers import Answer, Judge, Score, Scorer
+from fsm_agent.evaluation.scores import Answer, Figures, Gate, GateResult, Judge, Score, Scorer
 
 __all__ = [
     "Answer",

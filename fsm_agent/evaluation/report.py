@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import html
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from fsm_agent.evaluation.figures import Figures, GateResult
 from fsm_agent.evaluation.run import FIGURES, CaseResult, Comparison, EvalRun
+from fsm_agent.evaluation.scores import Figures, GateResult
+from fsm_agent.support.texts import escape_markdown
 
 MOST = 20
 """Cases that a report lists; the last line counts the others."""
@@ -67,7 +67,7 @@ HEADER = ("score", "cases", "mean", "95 % interval")
 def as_markdown(run: EvalRun, gates: Sequence[GateResult] = ()) -> str:
     """The report for a pull request."""
     lines = [
-        f"### Evaluation {_md(headline(run))}",
+        f"### Evaluation {escape_markdown(headline(run))}",
         "",
         *_table(HEADER, (row(*each) for each in run.figures.items())),
     ]
@@ -83,7 +83,8 @@ def comparison_as_markdown(found: Comparison, gates: Sequence[GateResult] = ()) 
     """The comparison for a pull request."""
     rows = (row(name, one, signed=True) for name, one in found.differences.items())
     header = ("score", "cases", "difference", "95 % interval")
-    lines = [f"### Evaluation {_md(found.before.name)} → {_md(found.after.name)}", "", *_table(header, rows)]
+    names = map(escape_markdown, (found.before.name, found.after.name))
+    lines = [f"### Evaluation {' → '.join(names)}", "", *_table(header, rows)]
     lines += _gates(gates)
     if found.changes:
         cells = ((one.case, one.score, f"{one.before:g}", f"{one.after:g}") for one in found.changes[:MOST])
@@ -94,17 +95,12 @@ def comparison_as_markdown(found: Comparison, gates: Sequence[GateResult] = ()) 
 
 
 def _gates(gates: Sequence[GateResult]) -> list[str]:
-    return ["", *(f"- {_md(str(one))}" for one in gates)] if gates else []
+    return ["", *(f"- {escape_markdown(str(one))}" for one in gates)] if gates else []
 
 
 def _table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
     made = [f"| {' | '.join(header)} |", f"|{'---|' * len(header)}"]
-    return made + [f"| {' | '.join(map(_md, cells))} |" for cells in rows]
-
-
-def _md(text: str) -> str:
-    """Text of a stranger: no markup, no cell, no mention."""
-    return html.escape(text, quote=False).replace("|", "\\|").replace("`", "'").replace("@", "@\u200b")
+    return made + [f"| {' | '.join(map(escape_markdown, cells))} |" for cells in rows]
 
 
 def of_case(run: EvalRun, case: str) -> list[CaseResult]:

@@ -24,8 +24,17 @@ from fsm_agent.backtest.live import BudgetSpent, Purse
 from fsm_agent.composition.turn_wiring import DIGEST
 from fsm_agent.errors import ConfigError, FsmAgentError, near
 from fsm_agent.evaluation.cases import SOURCE, Case, Dataset
-from fsm_agent.evaluation.figures import Figures, Gate, GateResult
-from fsm_agent.evaluation.scorers import Answer, Judge, Judgment, Score, Scorer, scorer_of
+from fsm_agent.evaluation.scores import (
+    Answer,
+    Figures,
+    Gate,
+    GateResult,
+    Judge,
+    Judgment,
+    Score,
+    Scorer,
+    scorer_of,
+)
 from fsm_agent.options import AgentOptions
 from fsm_agent.sessions.store import Store
 from fsm_agent.sessions.store.journal.read import ABANDONED, TurnInfo, Turns

@@ -18,7 +18,7 @@ import logging
 import os
 import platform
 import time
-from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
@@ -319,13 +319,6 @@ def _project(sources: Sources, cap: int, notices: list[str]) -> str:
 
 
 def _join_blocks(layers: Mapping[str, str], recalled: Recalled, now: float | None) -> str:
-    return "\n\n".join(text for part in _ordered_blocks(layers, recalled, now) if (text := part.strip()))
-
-
-def _ordered_blocks(layers: Mapping[str, str], recalled: Recalled, now: float | None) -> Iterator[str]:
-    yield from layers.values()
-    yield recalled.memory
-    yield recalled.user
-    yield recalled.external
-    if now is not None:
-        yield f"Date: {time.strftime('%A, %Y-%m-%d', time.localtime(now))}"
+    date = "" if now is None else f"Date: {time.strftime('%A, %Y-%m-%d', time.localtime(now))}"
+    blocks = (*layers.values(), recalled.memory, recalled.user, recalled.external, date)
+    return "\n\n".join(text for block in blocks if (text := block.strip()))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import re
 from functools import cache, lru_cache
 from typing import Any, Protocol
@@ -107,6 +108,11 @@ def one_line(text: str, limit: int = 500) -> str:
     """Put the text on one line, shortened in the middle if too long."""
     line = " ".join(clean(text).split())
     return line if len(line) <= limit else f"{line[: limit - 60]} … {line[-50:]}"
+
+
+def escape_markdown(text: str) -> str:
+    """Escape text of a stranger for Markdown: no markup, no table cell, no mention of a person."""
+    return html.escape(text, quote=False).replace("|", "\\|").replace("`", "'").replace("@", "@\u200b")
 
 
 def shorten(text: str, limit: int, note: str = "") -> str:

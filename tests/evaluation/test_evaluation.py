@@ -30,7 +30,7 @@ from fsm_agent.evaluation import (
     write_cases,
 )
 from fsm_agent.evaluation.run import digest_of
-from fsm_agent.evaluation.scorers import scorer_of
+from fsm_agent.evaluation.scores import scorer_of
 from fsm_agent.support.threads import LOOP
 from fsm_agent.testing import ScriptedServer, call, repeat, status, text, tools
 

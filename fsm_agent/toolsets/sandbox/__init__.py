@@ -23,7 +23,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
-from fsm_agent.approvals.acting_files import ACTING_FILES, as_names
+from fsm_agent.approvals.acting_files import acting_reason, as_names
 from fsm_agent.errors import ConfigError
 from fsm_agent.settings.model import SandboxSettings
 from fsm_agent.tools import Tool, tool
@@ -253,7 +253,7 @@ def acting(root: Path) -> Iterator[Path]:
         folder, before = waiting.pop()
         for entry in _entries(folder):
             name = before + as_names(entry.name)
-            if name == ".git" or any(row.has(name) for row in ACTING_FILES):
+            if name == ".git" or acting_reason(name):
                 real = Path(entry.path).resolve()
                 if root in real.parents and real.exists():
                     yield real

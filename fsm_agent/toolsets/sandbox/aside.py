@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fsm_agent.approvals.acting_files import ACTING_FILES, LastNames, plain_name
+from fsm_agent.approvals.acting_files import ACTING_FILES, LastNames, acting_reason, plain_name
 from fsm_agent.support.files import private_folder
 from fsm_agent.toolsets.sandbox import ASIDE
 
@@ -103,7 +103,7 @@ class ActingScan:
             name = plain_name(entry.name)
             plains[name] = entry.name
             link = entry.is_symlink()
-            if name in _GIT or (link and name in _ABOVE) or (name in _LAST and _acts(before + name)):
+            if name in _GIT or (link and name in _ABOVE) or (name in _LAST and acting_reason(before + name)):
                 acting.append(entry.name)
             elif not link and entry.is_dir(follow_symlinks=False):
                 folders.append((entry.name, name))
@@ -129,10 +129,6 @@ class ActingScan:
                 inner = os.path.join(place, name)
                 with contextlib.suppress(FileNotFoundError):
                     yield os.path.relpath(inner, self.root), _state(inner)
-
-
-def _acts(path: str) -> bool:
-    return any(row.has(path) for row in ACTING_FILES)
 
 
 def _entries(folder: str, mode: int) -> list[os.DirEntry[str]]:

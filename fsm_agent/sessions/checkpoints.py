@@ -163,6 +163,9 @@ NEVER = (
     "venv",
 )
 """Folders that are made from other files, whether or not git ignores them."""
+SHARED = ("*.db-shm", "*.sqlite-shm", "*.sqlite3-shm")
+"""Memory that processes share while a SQLite database is open. SQLite makes it again from the database; an
+old one in its place would let two processes write as if each were alone."""
 USUAL = frozenset((0o644, 0o755, 0o664, 0o775))
 """Modes that need not be remembered: git knows what can be executed, the umask does the rest."""
 _REFS = "refs/checkpoints"
@@ -370,7 +373,7 @@ class Checkpoints:
     def _others(self, git: ShadowGit) -> set[str]:
         """Every file that is not ignored. Rules of folders above count as they do for the user's git."""
         top = self._top(git)
-        hidden = [f"--exclude={name}/" for name in NEVER]
+        hidden = [f"--exclude={name}" for name in (*SHARED, *(f"{folder}/" for folder in NEVER))]
         if (home := self._home.resolve()).is_relative_to(top):
             hidden.append(f"--exclude=/{_literal(home.relative_to(top))}/")
         found = git.names("ls-files", "--others", "--exclude-standard", *hidden, worktree=top, index="none")
@@ -398,8 +401,9 @@ class Checkpoints:
             umask = OWN if private else -1
             git("checkout-index", "-f", "-u", "-z", "--stdin", given=join_paths(names), umask=umask)
         for name, mode in checkpoint.modes.items():
-            if stat.S_IMODE(os.lstat(self.workdir / name).st_mode) != mode & 0o777:
-                os.chmod(self.workdir / name, mode & 0o777)
+            with contextlib.suppress(FileNotFoundError):  # another program has removed it since
+                if stat.S_IMODE(os.lstat(self.workdir / name).st_mode) != mode & 0o777:
+                    os.chmod(self.workdir / name, mode & 0o777)
         return changed
 
     def _delete(self, names: Iterable[str]) -> None:

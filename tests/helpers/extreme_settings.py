@@ -38,7 +38,7 @@ from tests.helpers.odd_turns import Records
 MODEL = "openai:m1"
 ENOUGH = 40
 """Requests of one turn and its children after which the server says something that ends them."""
-PATIENCE = 30
+PATIENCE = 120
 """Seconds of real time after which a turn does not end."""
 LONG = 40_000_000
 """Seconds that pass while a tool or a server hangs: more than any setting can ask for."""

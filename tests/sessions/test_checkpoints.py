@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
+import sqlite3
 import subprocess
 from pathlib import Path
 
@@ -73,6 +75,19 @@ def test_all_that_was_changed_made_and_deleted_is_as_it_was(work: Path) -> None:
     assert done.before is not None
     assert checkpoints.put_back(done.before).restored, "what was there before is kept, too"
     assert files(work) == changed
+
+
+def test_what_processes_share_of_an_open_database_is_left_alone(work: Path) -> None:
+    with contextlib.closing(sqlite3.connect(work / "app.db")) as open_elsewhere:
+        open_elsewhere.execute("PRAGMA journal_mode = WAL")
+        open_elsewhere.execute("CREATE TABLE words (word)")
+        checkpoints, shared = made(work), work / "app.db-shm"
+        kept, place = checkpoints.make("turn-1"), shared.stat().st_ino
+        with open_elsewhere:
+            open_elsewhere.executemany("INSERT INTO words VALUES (?)", [["x" * 900]] * 50)
+        shown = shared.read_bytes()
+        checkpoints.put_back(kept)
+        assert (shared.stat().st_ino, shared.read_bytes()) == (place, shown)
 
 
 def test_what_is_ignored_and_what_is_too_large_is_never_touched(work: Path) -> None:

@@ -33,6 +33,7 @@ from tests.helpers.extreme_settings import (
     tried_alone,
     tried_together,
 )
+from tests.helpers.sample import sampled, sampled_seeds
 
 WORDS = "low child ask chat rotate normal shared steer random 1h warn docker free suspend native"
 TRIED: tuple[Any, ...] = (
@@ -308,7 +309,7 @@ def test_a_turn_at_the_end_of_what_may_be_set_has_no_bug(name: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.behaviour("SET-01")
-@pytest.mark.parametrize("part", range(4))
+@pytest.mark.parametrize("part", sampled(range(4), "numbers alone"))
 def test_each_number_alone_at_its_extremes(part: int) -> None:
     with ExtremeServer() as server:
         for seed, (name, given) in enumerate(islice(tried_alone(), part, None, 4)):
@@ -317,9 +318,8 @@ def test_each_number_alone_at_its_extremes(part: int) -> None:
 
 @pytest.mark.slow
 @pytest.mark.behaviour("SET-01")
-@pytest.mark.parametrize("seeds", [range(first, first + 50) for first in (0, 50, 100)], ids=str)
-def test_numbers_together_at_their_extremes(seeds: range) -> None:
+def test_numbers_together_at_their_extremes() -> None:
     with ExtremeServer() as server:
-        for seed in seeds:
+        for seed in sampled_seeds(range(150), "numbers together"):
             given = tried_together(seed)
             assert server.faults_of(given, seed, bound=request_bound()) == [], (seed, given)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, lru_cache
 from typing import Literal
 from urllib.parse import urlsplit
 
@@ -97,6 +97,7 @@ def family_of(mode: ApiMode, provider: str = "", model: str = "") -> ReasoningFa
     return next(family for family in FAMILIES if family.has(mode, provider, model))
 
 
+@lru_cache(maxsize=64)
 def issuer_of(runtime: Runtime) -> str:
     """Return who makes what this model says, as messages name it: provider and address, and the model where
     no other takes back what it made. No name, key or query of the address is in it."""

@@ -7,6 +7,7 @@ import binascii
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from types import MappingProxyType
 from typing import Any, Literal, Protocol
 
@@ -60,6 +61,7 @@ class View:
     ttl: CacheTtl = "5m"
 
     @classmethod
+    @lru_cache(maxsize=64)
     def of(cls, runtime: Runtime, repairs: frozenset[str], ttl: CacheTtl = "5m") -> View:
         """Make it of what a turn runs on, and of the repairs that were done on its requests."""
         return cls(

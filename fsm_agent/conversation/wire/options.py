@@ -222,12 +222,12 @@ def forces(ask: Ask) -> bool:
 
 def option_fields(ask: Ask) -> dict[str, Any]:
     """Return the fields of a request's body that its options are."""
-    wanted, mode, missing = ask.options, ask.runtime.api_mode, lacking(ask.runtime, ask.options)
+    wanted, mode, had = ask.options, ask.runtime.api_mode, had_by(ask.runtime)
     fields: dict[str, Any] = dict(wanted.extra_body) if ask.runtime.primary else {}
     for tool, given in hosted_tools_of(ask):
         fields |= {**tool.form, **given} if tool.place == "body" else {}
     for name in wanted.asked:
-        if name in ("top_p", "seed", "stop") and name not in missing:
+        if name in ("top_p", "seed", "stop") and name in had:
             value = getattr(wanted, name)
             key = "stop_sequences" if (name, mode) == ("stop", "anthropic_messages") else name
             fields[key] = list(value) if name == "stop" else value

@@ -39,8 +39,8 @@ ELSEWHERE = re.compile(r"live\.|.*\.(md|LICENSE)$")
 
 
 def digests() -> dict[str, str]:
-    """A digest of each source of the pictures of the browser: of a file, of code without its comments, and of the
-    map as it is drawn."""
+    """A digest of each source of the pictures of the browser: of a file, of code without its comments and imports,
+    and of the map as it is drawn."""
     from fsm_agent.debug.web.page import map_of
     from fsm_agent_states.table import TURN
 
@@ -48,9 +48,10 @@ def digests() -> dict[str, str]:
         file for file in (PAGE / "static").rglob("*") if file.is_file() and not ELSEWHERE.match(file.name)
     ]
     found = {file.relative_to(ROOT).as_posix(): file.read_text("utf-8") for file in files}
-    found |= {
-        file.relative_to(ROOT).as_posix(): ast.dump(ast.parse(file.read_text("utf-8"))) for file in FILLS
-    }
+    for file in FILLS:
+        body = ast.parse(file.read_text("utf-8")).body
+        does = [ast.dump(one) for one in body if not isinstance(one, ast.Import | ast.ImportFrom)]
+        found[file.relative_to(ROOT).as_posix()] = "\n".join(does)
     found["the map of a turn"] = map_of(TURN)
     return {name: hashlib.sha256(found[name].encode()).hexdigest()[:16] for name in sorted(found)}
 

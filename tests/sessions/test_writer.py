@@ -311,9 +311,11 @@ def test_without_shared_memory_the_rollback_journal_is_used(home: Path) -> None:
     """As on some network file systems: slower, and all else as before (SESS-01)."""
 
     class Dotfile(SqliteDatabase):
-        def _open(self) -> sqlite3.Connection:
+        def _open(self, patience: float) -> sqlite3.Connection:
             uri = f"{self.path.as_uri()}?vfs=unix-dotfile"
-            return sqlite3.connect(uri, uri=True, isolation_level=None, check_same_thread=False, timeout=0.1)
+            return sqlite3.connect(
+                uri, uri=True, isolation_level=None, check_same_thread=False, timeout=patience
+            )
 
     store = Store(home, opened=Dotfile)
     one = process(home, tools(call("look", {})), text("one"), store=store, tools=[look])

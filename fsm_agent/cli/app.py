@@ -255,7 +255,7 @@ app = typer.Typer(
 
 
 TableName = Annotated[
-    str | None, typer.Argument(metavar="[MODULE:TABLE]", help="A transition table; default: the turn's.")
+    str | None, typer.Argument(metavar="MODULE:TABLE", help="A transition table; default: the turn's.")
 ]
 
 

@@ -43,7 +43,7 @@ NEEDS = "at least one turn that has ended; fsm-agent run records one"
 
 def backtest(
     files: Annotated[
-        list[str] | None, typer.Argument(metavar="[FILE]...", help="Exports; default: the turns of the home.")
+        list[str] | None, typer.Argument(metavar="FILE", help="Exports; default: the turns of the home.")
     ] = None,
     sets: Sets = (),  # type: ignore[assignment]
     prompt: Annotated[

@@ -56,7 +56,7 @@ def debug(
     turn: Annotated[
         str | None,
         typer.Argument(
-            metavar="[TURN]", help="A turn, or how its id begins; or module:name of your own table."
+            metavar="TURN", help="A turn, or how its id begins; or module:name of your own table."
         ),
     ] = None,
     attach: Annotated[

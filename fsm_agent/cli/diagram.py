@@ -48,7 +48,7 @@ Dark = Annotated[bool, typer.Option("--dark", help="A PNG in the dark theme.")]
 
 
 def show(
-    name: Annotated[str | None, typer.Argument(metavar="[MODULE:TABLE]", help="Default: the turn's.")] = None,
+    name: Annotated[str | None, typer.Argument(metavar="MODULE:TABLE", help="Default: the turn's.")] = None,
     format: Annotated[str, typer.Option("--format", "-f", help=FORMAT)] = "mermaid",
     state: Annotated[
         str | None, typer.Option(metavar="NAME", help="One state from near: each row with its guard.")

@@ -46,7 +46,7 @@ CASES = "a list of Case, a Dataset, or a function that returns one"
 
 Sources = Annotated[
     list[str] | None,
-    typer.Argument(metavar="[CASES]...", help="Files of cases, or MODULE:NAME; default: recorded turns."),
+    typer.Argument(metavar="CASES", help="Files of cases, or MODULE:NAME; default: recorded turns."),
 ]
 RecordedSession = Annotated[
     str | None, typer.Option("--session", help="Only recorded turns of this session.")
@@ -62,7 +62,7 @@ Gates = Annotated[
 MarkdownFile = Annotated[
     str | None, typer.Option("--markdown", metavar="FILE", help="Write the report for a pull request.")
 ]
-RunName = Annotated[str, typer.Argument(metavar="[RUN]", help="Name of a run; default: the newest.")]
+RunName = Annotated[str, typer.Argument(metavar="RUN", help="Name of a run; default: the newest.")]
 
 
 @with_agent("session", "quiet", "verbose")

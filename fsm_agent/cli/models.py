@@ -31,7 +31,7 @@ def show(
     model: Annotated[
         str | None,
         typer.Argument(
-            metavar="[MODEL]",
+            metavar="MODEL",
             autocompletion=complete_model,
             help="Default: the model in use.",
         ),
@@ -65,7 +65,7 @@ def show(
 
 def list_models(
     provider: Annotated[
-        str, typer.Argument(metavar="[PROVIDER]", help="Default: the providers that can be used here.")
+        str, typer.Argument(metavar="PROVIDER", help="Default: the providers that can be used here.")
     ] = "",
     home: HomeFolder = None,
     as_json: Json = False,
@@ -131,7 +131,7 @@ def matching_models(home: str | None, begun: str) -> list[str]:
 
 def forget(
     model: Annotated[
-        str, typer.Argument(metavar="[MODEL]", help="<provider>:<model> or its name; default: all.")
+        str, typer.Argument(metavar="MODEL", help="<provider>:<model> or its name; default: all.")
     ] = "",
     home: HomeFolder = None,
 ) -> int:

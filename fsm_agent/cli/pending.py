@@ -70,7 +70,7 @@ def answer_pending(
     value: Annotated[
         str | None,
         typer.Argument(
-            metavar="[VALUE]",
+            metavar="VALUE",
             help="once, session, always, deny or never; the answer to a question, or the number of a choice.",
         ),
     ] = None,

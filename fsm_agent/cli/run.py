@@ -224,7 +224,7 @@ def resume(
     given: CliOptions,
     name: Annotated[
         str | None,
-        typer.Argument(metavar="[ID]", help="A turn, or a session; default: the newest unfinished turn."),
+        typer.Argument(metavar="ID", help="A turn, or a session; default: the newest unfinished turn."),
     ] = None,
     as_json: Json = False,
 ) -> int:

@@ -340,7 +340,7 @@ SHOWN = 20
 def undo_files(
     session: Annotated[
         str | None,
-        typer.Argument(metavar="[SESSION]", help="Its id, the beginning of one, or its title; default: any."),
+        typer.Argument(metavar="SESSION", help="Its id, the beginning of one, or its title; default: any."),
     ] = None,
     number: Annotated[
         int | None,

@@ -25,7 +25,7 @@ from fsm_agent.support.redaction import environment_keys
 
 def report(
     name: Annotated[
-        str | None, typer.Argument(metavar="[TURN]", help="A turn, or a session for its newest one.")
+        str | None, typer.Argument(metavar="TURN", help="A turn, or a session for its newest one.")
     ] = None,
     output: Annotated[
         str | None, typer.Option("--output", "-o", metavar="FILE", help="Default: standard output.")

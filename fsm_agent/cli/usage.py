@@ -10,8 +10,8 @@ from fsm_agent.errors import ConfigError, near
 
 _EXTRA = re.compile(r"Got unexpected extra argument\S* \((.*)\)", re.DOTALL)
 _EXPECTED = re.compile(r"Input should be (.+?)(?:, unable to .*)?$", re.DOTALL)
-_BRACKETS = re.compile(r"\{(\w+)\}|\[(\[\w+\])\]")
-"""What the parser puts around names of its own arguments."""
+_BRACES = re.compile(r"\{(\w+)\}")
+"""What the parser puts around the names of required arguments."""
 
 
 def usage_error(error: Any, words: Sequence[str]) -> str:
@@ -51,7 +51,7 @@ def _config_error(error: Any, words: Sequence[str]) -> ConfigError | None:
 
 def _form(context: Any) -> str:
     """The command with its arguments on one line."""
-    return " ".join(_BRACKETS.sub(r"\1\2", context.get_usage().removeprefix("Usage: ")).split())
+    return " ".join(_BRACES.sub(r"\1", context.get_usage().removeprefix("Usage: ")).split())
 
 
 def _name(parameter: Any) -> str:

@@ -46,13 +46,6 @@ def telemetry_of(settings: Settings) -> bool | None:
     return True
 
 
-def finish() -> None:
-    """Send what is left at the end of a command, and say in a line what could not be sent."""
-    export = sys.modules.get("fsm_agent.telemetry.export")
-    if export is not None and (trouble := export.finish()):
-        print(f"fsm-agent: {trouble}", file=sys.stderr)
-
-
 def agent_of(given: CliOptions, callbacks: object) -> tuple[Agent, Choice]:
     """The agent, and the model that was chosen with the reason why. Raises ``ConfigError``."""
     options, choice = options_of(given, callbacks)

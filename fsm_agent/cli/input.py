@@ -367,9 +367,7 @@ def _session(home: Path, toolbar: Callable[[], str], more: Callable[[], Commands
         complete_while_typing=False,
         reserve_space_for_menu=6,
         bottom_toolbar=lambda: [("class:bottom-toolbar.text", _fit_width(f"  {toolbar()}"))],
-        style=Style.from_dict(
-            {"bottom-toolbar": "noreverse", "bottom-toolbar.text": "noreverse ansibrightblack"}
-        ),
+        style=Style.from_dict(BELOW),
     )
 
 

@@ -159,6 +159,10 @@ class LoopThread:
         """Start the coroutine on this loop, from any thread, without waiting."""
         return asyncio.run_coroutine_threadsafe(coroutine, self._start_loop())
 
+    async def arun(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        """Run the coroutine on this loop, and wait for it on the caller's."""
+        return await asyncio.wrap_future(self.submit(coroutine))
+
     def _start_loop(self) -> asyncio.AbstractEventLoop:
         with self._lock:
             if self._loop is None or self._loop.is_closed():

@@ -15,9 +15,9 @@ resumes one whose process has ended."""
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Coroutine, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from fsm_agent.conversation.messages import Message
 from fsm_agent.conversation.result import ChildTurn, TurnUsage
@@ -290,7 +290,7 @@ class Background:
 
     async def settled(self) -> None:
         """Wait until all tasks have ended."""
-        await _on_loop(self._wait(stop=False))
+        await LOOP.arun(self._wait(stop=False))
 
     def interrupt(self) -> None:
         """Stop all tasks; what they said so far is reported."""
@@ -301,7 +301,7 @@ class Background:
         if not self._mine():
             return
         left = self.running
-        await _on_loop(self._close())
+        await LOOP.arun(self._close())
         if words := ", ".join(one_line(goal, 60) for goal in left.values()):
             self._callbacks.publish(
                 StatusText(f"left for the session's next turn to continue in the background: {words}")
@@ -312,7 +312,7 @@ class Background:
     async def begin(self, orders: Sequence[ChildTask], fence: Fence) -> None:
         """Store the tasks and start them, for the turn that gives them. A repeated call starts nothing
         twice. Raises ``ToolFailure``, and ``OwnershipLost`` when another process owns the turn."""
-        await _on_loop(self._begin(orders, fence))
+        await LOOP.arun(self._begin(orders, fence))
 
     def resumed(self) -> None:
         """A turn of an earlier process resumes: tasks may have ended meanwhile."""
@@ -326,7 +326,7 @@ class Background:
         try:
             if not (waiting := untold(self._store, session.id)):
                 return ()
-            ended = await _on_loop(self._collect_ended(waiting))
+            ended = await LOOP.arun(self._collect_ended(waiting))
             ready = [one for one in waiting if one.child in ended]
             if ready:
                 await note_told(self._store, ready, fence)
@@ -484,7 +484,3 @@ class Background:
 
     def _mine(self) -> list[_Work]:
         return [work for work in self._all.values() if work.background is self]
-
-
-async def _on_loop(work: Coroutine[Any, Any, T]) -> T:
-    return await asyncio.wrap_future(LOOP.submit(work))

@@ -16,7 +16,7 @@ import importlib.util
 import logging
 import os
 import weakref
-from collections.abc import Awaitable, Collection, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
@@ -442,24 +442,24 @@ class McpServers:
         if finish == "done":
             work.result()
         work.cancel()  # a late server keeps connecting beside the turn
-        return () if finish == "interrupted" else await _on_loop(self._settle())
+        return () if finish == "interrupted" else await LOOP.arun(self._settle())
 
     async def find(self, name: str) -> Tool | None:
         """A tool of a turn that was begun before this process: its server is started when it is one of
         ours."""
         if all(server.name != server_of(name) for server in self.servers):
             return None
-        await _on_loop(self._prepare())
-        await _on_loop(self._settle())
+        await LOOP.arun(self._prepare())
+        await LOOP.arun(self._settle())
         return next((tool for tool in self._tools if tool.spec.name == name), None)
 
     async def aclose(self) -> None:
         """End all servers, at once and within seconds; none is started again."""
-        await _on_loop(_close(self.servers))
+        await LOOP.arun(_close(self.servers))
 
     async def look(self) -> dict[str, tuple[bool, str]]:
         """Start all servers: is each of them there, and how many tools it has or why it is missing."""
-        await _on_loop(self._prepare())
+        await LOOP.arun(self._prepare())
         offers = self._offers()
         return {
             server.name: (server.status == "ready", _words(server, offers[server.name]))
@@ -475,7 +475,7 @@ class McpServers:
             found = await asyncio.gather(*(server.prompts() for server in self.servers))
             return [one for listed in found for one in listed]
 
-        return await _on_loop(list_all())
+        return await LOOP.arun(list_all())
 
     async def prompt(self, prompt: ServerPrompt, words: str) -> Any:
         """Return a prompt filled in with what a person wrote: a text, or content parts. Raises
@@ -494,7 +494,7 @@ class McpServers:
         if server is None:
             raise ConfigError("no such MCP server", name, ", ".join(one.name for one in self.servers))
         try:
-            found = await _on_loop(server.call(reader, arguments, "pure", None))
+            found = await LOOP.arun(server.call(reader, arguments, "pure", None))
         except ToolFailure as error:
             raise ConfigError(one_line(str(error), 500)) from None
         if not found:
@@ -532,7 +532,7 @@ class McpServers:
 
         async def call(tool: Listed, arguments: Mapping[str, Any], effect: Effect) -> Any:
             asker = self._elicitation.asker(server.name) if self._elicitation.possible else None
-            return await _on_loop(server.call(tool, arguments, effect, asker))
+            return await LOOP.arun(server.call(tool, arguments, effect, asker))
 
         offer = make_offer(
             server.name, server.config, listed, call, self._limits.call_timeout, self._taken, room
@@ -560,10 +560,6 @@ def _words(server: McpServer, offer: Offer) -> str:
             return "not ready yet; its tools come with a later turn"
         case _:
             return f"missing, {server.problem or 'it was closed'}; its tools come back when it does"
-
-
-async def _on_loop(work: Coroutine[Any, Any, T]) -> T:
-    return await asyncio.wrap_future(LOOP.submit(work))
 
 
 async def _close(servers: Sequence[McpServer]) -> None:

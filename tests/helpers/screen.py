@@ -122,10 +122,15 @@ def breaks(rows: list[str], width: int) -> list[str]:
     ]
 
 
-def recorded(name: str, shown: str) -> None:
-    """Compare a screen with its record; with ``RECORD_SCREENS`` set, write it."""
+def recorded(name: str, seen: Screen, hidden: str) -> None:
+    """Read until the screen is as its record, without the ``hidden`` name; with ``RECORD_SCREENS`` set, write it."""
     file = ROOT / "tests" / "cli" / "screens" / f"{name}.txt"
+
+    def shown() -> str:
+        return seen.shown.replace(hidden, "fsm-NAME")
+
     if os.environ.get("RECORD_SCREENS"):
         file.parent.mkdir(exist_ok=True)
-        file.write_text(shown, "utf-8")
-    assert shown == file.read_text("utf-8")
+        file.write_text(shown(), "utf-8")
+    record = file.read_text("utf-8")
+    seen.until_so(lambda: shown() == record, f"the screen {file.name}:\n{record}")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import sys
+import threading
 import weakref
 from collections.abc import Callable
 from typing import Any
@@ -21,27 +22,30 @@ class Thing:
     """Something that can be watched."""
 
 
-@tool
-def look(thing: Any) -> str:
+LET_GO = threading.Event()
+"""Set once the test itself holds the thing no more."""
+
+
+def look_at(thing: Any) -> str:
     """Look at a thing."""
+    LET_GO.wait()
     return "seen"
 
 
-async def in_thread(thing: Thing) -> weakref.ref[Thing]:
-    watched = weakref.ref(thing)
-    work = asyncio.ensure_future(in_daemon_thread(str, thing))
+async def in_thread(thing: Thing) -> None:
+    work = asyncio.ensure_future(in_daemon_thread(look_at, thing))
+    await asyncio.sleep(0)  # the thread begins
     del thing
-    assert "Thing" in await work
-    return watched
+    LET_GO.set()
+    assert await work == "seen"
 
 
-async def in_tool(thing: Thing) -> weakref.ref[Thing]:
-    watched = weakref.ref(thing)
+async def in_tool(thing: Thing) -> None:
     context = contextvars.copy_context()
-    work = runner.start(look, {"thing": thing}, context)
+    work = runner.start(tool(look_at), {"thing": thing}, context)
     del thing, context
+    LET_GO.set()
     assert await work == runner.Returned("seen")
-    return watched
 
 
 @pytest.mark.parametrize("way", [in_thread, in_tool])
@@ -57,6 +61,7 @@ def test_what_was_worked_with_is_let_go_before_the_end_is_told(way: Callable[[Th
             return tell(*values, **more)
 
         loop.call_soon_threadsafe = told
+        LET_GO.clear()
         work = way(thing)
         del thing
         await work

@@ -71,7 +71,7 @@ def test_an_edited_message_of_an_ended_turn_is_asked_anew(browser: Browser, home
     page.get_by_text("Message #0 was first read after").wait_for()
     page.get_by_role("dialog").get_by_role("textbox", name="text").fill("note 9")
     page.get_by_role("button", name="Fork and run").click()
-    page.get_by_text("so it is: noted 9").first.wait_for()
+    page.get_by_text("so it is: noted 9").filter(visible=True).first.wait_for()
     engine(page, "ended")
 
 
@@ -82,7 +82,7 @@ def test_an_edited_answer_takes_the_place_of_the_models(browser: Browser, home: 
     page.get_by_text("Message #3 is the model's answer").wait_for()
     page.get_by_label("answer by hand").fill("so be it")
     page.get_by_role("button", name="Fork and run").click()
-    page.get_by_text("so be it").first.wait_for()
+    page.get_by_text("so be it").filter(visible=True).first.wait_for()
     engine(page, "ended")
 
 

@@ -167,7 +167,7 @@ def test_without_the_program_nothing_can_be_pressed(browser: Browser, home: Path
     page = browser.open(server.url)
     assert page.get_by_role("button", name="step", exact=True).get_attribute("aria-disabled") is None
     page.get_by_role("button", name="forward").click(force=True)
-    page.get_by_role("alert").filter(has_text="you look at the newest move").wait_for()
+    page.get_by_role("alert").filter(has_text="this is the newest move").wait_for()
     server.stop()
     page.locator(".chip.bad", has_text="the debugger is gone").wait_for()
     names = ("step", "step into", "step over", "continue", "interrupt", "fork here")

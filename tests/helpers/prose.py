@@ -34,6 +34,9 @@ PAGES = (
 GENERATED = {STYLE, "docs/behaviours.md", "docs/commands.md", "docs/settings.md"}
 """Pages that are made from the Python sources and ``behaviours.toml``, which are checked themselves."""
 PACKAGES = ("fsm_agent", "states/fsm_agent_states", "tests", "examples", "benchmarks", "docs/site")
+BROWSER = ("fsm_agent/**/*.js", "fsm_agent/**/*.html")
+"""What runs in a browser. All of it is checked, names included, but not the libraries of others."""
+LIBRARIES = "vendor"
 QUOTES = ROOT / "tests" / "house" / "test_prose.py"
 """Tests the check, with words that it must find."""
 
@@ -56,6 +59,7 @@ CODE = re.compile(
 )
 """What is not prose on a page: blocks, tables made from the sources, spans of code, comments, tags, targets of
 links, quotations."""
+TAG = re.compile(r"<[^<>\n]+>")
 ENTRY = re.compile(r"^\| `(.+?)` \| (.+) \|$", re.MULTILINE)
 
 
@@ -126,15 +130,18 @@ def pages() -> list[str]:
 
 
 def sources() -> list[str]:
-    """The Python files whose docstrings, comments, and strings are checked."""
+    """The Python files whose docstrings, comments, and strings are checked, and the scripts of pages."""
     found = {path for package in PACKAGES for path in (ROOT / package).rglob("*.py")} - {QUOTES}
+    found |= {path for name in BROWSER for path in ROOT.glob(name) if LIBRARIES not in path.parts}
     return sorted(path.relative_to(ROOT).as_posix() for path in found)
 
 
 def findings_in(path: str) -> Iterator[Finding]:
-    """The findings in a file of the project: a page or a Python source."""
+    """The findings in a file of the project: a page or a source."""
     if path.endswith(".py"):
         return findings(path, prose_of_python(text(path)), WORDS_ONLY)
+    if path.endswith((".js", ".html")):
+        return findings(path, TAG.sub("·", text(path)), WORDS_ONLY)
     return findings(path, without_code(text(path)))
 
 

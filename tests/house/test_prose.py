@@ -45,10 +45,11 @@ def test_half_a_surrogate_pair_in_a_string_does_not_stop_the_check() -> None:
 
 
 def test_a_finding_in_any_file_fails_the_check(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    page, source = tmp_path / "page.md", tmp_path / "source.py"
+    page, source, script = tmp_path / "page.md", tmp_path / "source.py", tmp_path / "script.js"
     page.write_text("Nobody waits.\n", encoding="utf-8")
     source.write_text('"""One.\n\nIt goes on."""\n', encoding="utf-8")
-    for path, line in ((page, 1), (source, 3)):
+    script.write_text('const a = 1;\nconst b = html`<p class="nobody">nobody</p>`;\n', encoding="utf-8")
+    for path, line in ((page, 1), (source, 3), (script, 2)):
         assert main(["--check", str(path)]) == 1
         assert capsys.readouterr().out.startswith(f"{path}:{line}: write ")
     clean = tmp_path / "clean.py"

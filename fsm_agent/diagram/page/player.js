@@ -1,4 +1,4 @@
-// The player of recorded runs: what was recorded is in the page, nothing is loaded. A position is "after so many moves".
+// The player of recorded runs: what was recorded is in the page, nothing is loaded. A position is "after n moves".
 "use strict";
 const runs = JSON.parse(document.getElementById("runs").textContent);
 const rows = JSON.parse(document.getElementById("rows").textContent);

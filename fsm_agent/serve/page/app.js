@@ -96,9 +96,9 @@ function Conversation({ thread, name, onSend }) {
 function TurnPanel({ thread, svg }) {
   const { state, path } = thread;
   const counters = Object.entries(state?.counters || {}).filter(([, count]) => count);
-  const stands = !state ? "no turn yet" : thread.asks.length ? "waits for you" : thread.running ? "running" : state.status === "idle" ? "at rest" : state.status;
+  const label = !state ? "no turn yet" : thread.asks.length ? "waits for you" : thread.running ? "running" : state.status === "idle" ? "at rest" : state.status;
   return html`<section class="turn" aria-label="the turn">
-    <h2>Turn <span class=${`chip ${stands.split(" ")[0]}`}>${stands}</span></h2>
+    <h2>Turn <span class=${`chip ${label.split(" ")[0]}`}>${label}</span></h2>
     <p class="where" role="status">${state?.state ? html`<b>${words(state.state)}</b> after ${plural(state.moves, "move")}` : html`<span class="quiet">Send a message to begin.</span>`}</p>
     <${TurnMap} svg=${svg} state=${state} path=${path} running=${thread.running} />
     ${path.length > 0 && html`<h3>Moves, newest first</h3><ol class="path" tabindex="0" aria-label="moves">${path.slice(-60).map((one, number) => html`<li key=${number}><span class="quiet">${words(one.source)}</span> ${words(one.event)} <b>${words(one.dest)}</b></li>`)}</ol>`}

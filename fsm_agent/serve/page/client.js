@@ -9,7 +9,7 @@ export class Refused extends Error {
 
 const KEPT = "fsm-agent-key";
 
-// The token stands behind the # of the address, which is sent to no server; this tab keeps it for this origin alone.
+// The token comes behind the # of the address, which no server receives; this tab keeps it for this origin alone.
 const given = inHash("token");
 if (given) {
   keepKey(given);

@@ -9,7 +9,7 @@ const REDUCED = {
   RUN_STARTED: (t) => Object.assign(t, { error: null, asks: [] }),
   MESSAGES_SNAPSHOT: (t, e) => (t.messages = e.messages),
   STATE_SNAPSHOT: (t, e) => {
-    if (!e.snapshot.moves) t.path = []; // else it is a turn that goes on
+    if (!e.snapshot.moves) t.path = []; // else the turn continues
     t.state = e.snapshot;
   },
   STATE_DELTA: (t, e) => {

@@ -4,8 +4,8 @@ export class Refused extends Error {}
 const KEPT = "fsm-agent-token";
 const RETRY = 3000; // milliseconds
 
-// The token stands behind the # of the address, which is sent to nobody; this tab keeps it for this origin alone.
-// What else stands there says where one looks: a link to a move is #at=6.
+// The token comes behind the # of the address, which no server receives; this tab keeps it for this origin alone.
+// The rest behind it is the position that is shown: a link to a move is #at=6.
 const given = parts().get("token");
 if (given) {
   sessionStorage.setItem(KEPT, given);
@@ -54,7 +54,7 @@ const early = new Map();
 /** Ask already now for what `get` will be asked for once. */
 export function ahead(path) {
   const asked = ask(path).then(answered);
-  asked.catch(() => {}); // whoever gets it hears of it
+  asked.catch(() => {}); // its receiver handles it
   early.set(path, asked);
 }
 

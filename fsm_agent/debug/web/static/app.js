@@ -150,7 +150,7 @@ function App({ hello }) {
     const same = breakpoints.find((one) => one.kind === kind && one.target === target);
     return setBreaks(same ? breakpoints.filter((one) => one !== same) : [...breakpoints, { kind, target }]).catch(failed);
   };
-  const onRun = (kind, target) => (alive ? go("to", { breakpoint: { kind, target } }) : setProblem("This turn does not run any more: fork it, then run to there."));
+  const onRun = (kind, target) => (alive ? go("to", { breakpoint: { kind, target } }) : setProblem("This turn is no longer running: fork it, then run to there."));
   const open = (id, table = hello.name) => {
     if (table !== hello.name) return location.assign(`/?turn=${encodeURIComponent(id)}`); // its table has another map
     setCompared(null);
@@ -209,7 +209,7 @@ function App({ hello }) {
   const move = at ? moves.at(at) : null;
   const engine = status?.seq ?? count;
   const state = at === count ? status?.state || info?.state : stateAt();
-  const cannot = lost || (hello.canRun ? "" : "this page only looks: it was given no agent to run turns with");
+  const cannot = lost || (hello.canRun ? "" : "this page is read-only: it has no agent to run turns with");
   const snapshot = position.data?.snapshot;
   const shared = { turn, at, count, lost, cannot, talks: hello.talks, over: hello.over, states: hello.states, rows: hello.rows, flags: hello.flags, breakpoints, onBreak, onFork, onRun, alive, position };
   const crash = status?.phase === "idle" ? info?.crash : null;
@@ -267,7 +267,7 @@ function Dialogs({ dialog, hello, turn, info, onClose, fork, open, onCompare, on
     case "help":
       return html`<${Help} lag=${lagWords()} over=${hello.over} onClose=${onClose} />`;
     case "new":
-      return html`<${Ask} title="A new turn" label="message" hint=${hello.talks ? "It is paused before its first request." : `A turn of “${hello.name}”, paused before its first request. The words may be left out, if it needs none.`} button="Start" onClose=${onClose} onSend=${async (text) => open((await post("/api/turns", { text })).turn)} />`;
+      return html`<${Ask} title="A new turn" label="message" hint=${hello.talks ? "It is paused before its first request." : `A turn of “${hello.name}”, paused before its first request. The message may be empty, if it needs none.`} button="Start" onClose=${onClose} onSend=${async (text) => open((await post("/api/turns", { text })).turn)} />`;
     case "steer":
       return html`<${Ask} title="Tell the turn something" label="message" hint="The model reads it with the next result of a tool; nothing is stopped." button="Tell it" onClose=${onClose} onSend=${onSteer} />`;
     case "pending":
@@ -296,9 +296,9 @@ function Import({ open, onClose }) {
     <input type="file" ref=${file} aria-label="exported file" accept=".jsonl,.ndjson,.json" /><//>`;
 }
 
-/** No turn to show: there is none yet, or none of the name in the address. */
+/** No turn to show: the home has no turn yet, or not the one in the address. */
 function Empty({ hello, problem, onMenu, onOpen, children }) {
-  const why = hello.canRun ? "" : "this page only looks: it was given no agent to run turns with";
+  const why = hello.canRun ? "" : "this page is read-only: it has no agent to run turns with";
   return html`<main class="empty"><h1>${problem ? "There is no such turn" : "No turns yet"}</h1>
     ${problem ? html`<p class="problem" role="alert">${problem}</p><${TurnPicker} turn="choose another turn" onOpen=${onOpen} onMenu=${onMenu} why=${why} />`
       : html`<p class="quiet">Run one with <code>fsm-agent run "…"</code>, and it will be here.</p>${hello.canRun && html`<${Button} label="new turn" kind="primary" onClick=${() => onMenu("new")}>New turn …<//>`}`}${children}</main>`;

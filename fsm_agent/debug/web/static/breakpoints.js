@@ -20,7 +20,7 @@ export function Breakpoints({ turn, breakpoints, targets, names, onBreakpoints, 
       setWhole(error.message);
     }
   };
-  const dead = alive ? lost : "this turn does not run any more: fork it first";
+  const dead = alive ? lost : "this turn is no longer running: fork it first";
   return html`<div>
     <h2>Breakpoints</h2>
     <p class="quiet">Click a state or an arrow of the map, or choose here. A condition may be about <code>tool</code>, <code>arguments</code>, <code>result</code>, tokens and cost: <code>tool == "terminal"</code> at <b>any</b> move.</p>

@@ -59,9 +59,9 @@ export function Kept({ title, text, name, type, hint, onClose }) {
 
 const KEYS = [
   ["n", "step: to the next move"], ["i", "into: one request and its reply"], ["o", ""],
-  ["c", "continue, or pause"], ["b", "back: look at the move before (nothing runs)"], ["m", "look at the move after"],
-  ["Home / End", "look at the beginning / follow the engine"], ["[ / ]", "look at the breakpoint before / after"],
-  ["f", "fork from where you look"], ["x", "interrupt the turn"], ["/", "search"], ["1 – 5", "tabs of the inspector"], ["?", "this help"],
+  ["c", "continue, or pause"], ["b", "back: show the previous move (nothing runs)"], ["m", "show the next move"],
+  ["Home / End", "show the beginning / follow the engine"], ["[ / ]", "show the previous / next breakpoint"],
+  ["f", "fork from this position"], ["x", "interrupt the turn"], ["/", "search"], ["1 – 5", "tabs of the inspector"], ["?", "this help"],
 ];
 
 /** Where *step over* leads. */
@@ -70,6 +70,6 @@ export const overWords = (over) => (over ? "over: to the next request to the mod
 export function Help({ lag, over, onClose }) {
   return html`<${Dialog} title="Keys" onClose=${onClose}>
     <table class="keys"><tbody>${KEYS.map(([key, text]) => html`<tr><th scope="row"><kbd>${key}</kbd></th><td>${text || overWords(over)}</td></tr>`)}</tbody></table>
-    <p class="quiet">On the map: click a state or an arrow for a breakpoint, Shift-click to run to there. On the lanes: drag to look, wheel to zoom. The address of the page says where you look: keep it, or send it to yourself.</p>
+    <p class="quiet">On the map: click a state or an arrow for a breakpoint, Shift-click to run to there. On the lanes: drag to move, wheel to zoom. The address of the page contains the position: bookmark it to come back.</p>
     ${lag && html`<p class="quiet">From an event of the engine to this page: ${lag}.</p>`}<//>`;
 }

@@ -5,10 +5,10 @@ import { useFetched } from "./fetched.js";
 import { CountersForm, MessageForm, ReplyForm, replyOf } from "./forms.js";
 import { Button, html, parsed, pretty, useState } from "./ui.js";
 
-const FORK_HELP = "The turn as it was after so many moves becomes a new turn, in a session of its own. The old one stays as it is, and nothing that ran before runs again.";
-const OWN_HELP = "The turn as it was after so many moves becomes a new turn, which begins that state anew: what the state asks for is asked again. The old one stays as it is.";
+const FORK_HELP = "The turn up to this move becomes a new turn, in a session of its own. The old one stays as it is, and nothing that has run runs again.";
+const OWN_HELP = "The turn up to this move becomes a new turn, which enters that state again: its requests are made again. The old one stays as it is.";
 
-/** `why`: why the fork begins there; `run`: whether it goes on at once, which is offered first then. */
+/** `why`: why the fork begins there; `run`: whether it continues at once, which is offered first then. */
 export function Fork({ turn, at, edit, state, why, run, talks, over, flags, onFork, onClose }) {
   const [parts, setParts] = useState(() => partsOf(edit, state));
   const [problem, setProblem] = useState("");
@@ -53,7 +53,7 @@ function Part({ part, there, flags, onChange }) {
   if (kind === "counters") return there ? html`<${CountersForm} counters=${there.counters} limits=${there.limits} flags=${flags} value=${value} onChange=${onChange} />` : html`<p class="quiet">…</p>`;
   if (kind === "reply") return html`<${ReplyForm} value=${value} tools=${tools} onChange=${onChange} />`;
   if (kind === "messages")
-    return html`<label class="check"><input type="checkbox" aria-label="take the message out" checked=${value === null} onChange=${(event) => onChange(event.currentTarget.checked ? null : { role: "user", content: "" })} /> take it out</label>
+    return html`<label class="check"><input type="checkbox" aria-label="remove the message" checked=${value === null} onChange=${(event) => onChange(event.currentTarget.checked ? null : { role: "user", content: "" })} /> take it out</label>
       ${value !== null && html`<${MessageForm} value=${value} tools=${tools} onChange=${onChange} />`}`;
   return text(PARTS[kind].rows || 5);
 }

@@ -57,7 +57,7 @@ function placeOf(buttons) {
   return boxes.some(covered) ? "" : boxes.map(([, box]) => `${box.left},${box.top},${box.width}`).join(" ");
 }
 
-/** A button that is pressed as `useStill` says: grey, but not deaf, while it may not be. */
+/** A button that is pressed as `useStill` says: gray, but still in reach of the keyboard, while it may not be. */
 export const StillButton = ({ label, children, kind = "", by, onClick, why = "" }) => html`<button type="button" class=${kind} aria-label=${label}
   title=${why || label} aria-disabled=${why || !by.still ? "true" : null} onClick=${why ? () => {} : by.press(onClick)}>${children}</button>`;
 
@@ -87,20 +87,20 @@ function HeldCard({ one, onAnswer, onLet, onEdit, tools }) {
   const button = (label, shown, onClick, kind = "", why = "") => html`<${StillButton} key=${label} label=${label} kind=${kind} by=${by} why=${why} onClick=${onClick}>${shown}<//>`;
   const plain = (label, shown, onClick) => html`<${Button} key=${label} label=${label} onClick=${onClick}>${shown}<//>`;
   const say = (value) => send(onAnswer, () => value);
-  const early = one.allowable ? "" : "the rules have not spoken yet";
+  const early = one.allowable ? "" : "the rules have not decided yet";
   return html`<section class="held" role="alertdialog" aria-label=${title}>
     <h2>${title}</h2>
     ${one.question ? html`<${Call} asked=${one.question} approval=${one.kind === "approval"} />`
       : one.kind === "model" ? html`<p class="line"><code>${one.name}</code> <span class="quiet">about ${(one.estimate || 0).toLocaleString("en")} tokens</span></p>
       ${doing !== "edit" && html`<details class="fold"><summary>the exact body</summary><pre class="text" tabindex="0" role="region" aria-label="body of the request">${bodyOf(one.wire)}</pre></details>`}`
-      : one.kind === "event" ? html`<p class="quiet">Nobody runs this table: you say what each state reports.</p>`
+      : one.kind === "event" ? html`<p class="quiet">No code runs this table: you choose what each state reports.</p>`
       : html`<p class="line"><code>${one.name}</code></p><${Parts} value=${one.request} />`}
     ${doing === "edit" && html`<label class="stack"><span class="quiet">what goes out instead, as JSON</span><textarea rows="12" aria-label="body to send" spellcheck=${false} value=${said} onInput=${(event) => setSaid(event.currentTarget.value)} onKeyDown=${(event) => event.stopPropagation()}></textarea></label>`}
     ${doing === "answer" && html`<div onKeyDown=${(event) => event.stopPropagation()}>${one.kind === "model" ? html`<${ReplyForm} value=${said} tools=${tools} onChange=${setSaid} failures=${true} />`
       : one.kind === "tool" ? html`<${ResultForm} value=${said} onChange=${setSaid} />`
       : html`<label class="stack"><span class="quiet">${HOW}</span><textarea rows="4" aria-label="answer by hand" value=${said} onInput=${(event) => setSaid(event.currentTarget.value)}></textarea></label>`}</div>`}
     ${(problem || by.refusal) && html`<p class="problem" role="alert">${problem || by.refusal}</p>`}
-    ${one.kind === "approval" && !one.allowable && html`<p class="quiet">The rules have not spoken yet. Until then one can only deny.</p>`}
+    ${one.kind === "approval" && !one.allowable && html`<p class="quiet">The rules have not decided yet. Until then you can only deny.</p>`}
     ${one.kind === "approval" && one.elsewhere && one.allowable && html`<p class="quiet">The process that runs the turn asks, too; the first answer counts.</p>`}
     <div class="buttons" ref=${buttons}>
       ${one.kind === "approval" ? [
@@ -127,7 +127,7 @@ function answerOf(one, said) {
 
 const LONG = { characters: 400, lines: 8 };
 
-/** A call as it would run: of every argument where it stands, and its text or its JSON. */
+/** A call as it would run: the place of each argument, and its text or its JSON. */
 function Call({ asked, approval }) {
   const long = asked.characters > LONG.characters || asked.lines > LONG.lines;
   const escapes = [asked.name, asked.task, asked.remembered, ...asked.parts.flatMap((part) => [part.place, part.shown])].some((text) => new RegExp(ESCAPE).test(text));
@@ -138,7 +138,7 @@ function Call({ asked, approval }) {
     ${asked.where && html`<p class="quiet">runs</p><${Shown} text=${asked.where} kind="call-task" label="where it runs" />`}
     ${asked.why && html`<p class="quiet">asked because</p><${Shown} text=${asked.why} kind="call-task" label="why it is asked" />`}
     ${asked.parts.map((part) => html`<div class="call-part"><span class="call-place">${part.place}</span>${part.words ? html`<${Shown} text=${part.shown} kind="call-text" label=${part.place} />` : html` <code class="call-json">= ${part.shown}</code>`}</div>`)}
-    ${escapes && html`<p class="quiet"><code>\\x1b</code> and the like stand for unseen characters, <code>\\x5c</code> for a backslash.</p>`}
+    ${escapes && html`<p class="quiet"><code>\\x1b</code> and the like are invisible characters, <code>\\x5c</code> is a backslash.</p>`}
     ${asked.remembered && html`<p class="quiet">“For the session” would remember${alone}</p><${Shown} text=${asked.remembered} kind="call-remembered" label="what would be remembered" />`}
     ${approval && !asked.remembered && html`<p class="quiet">This can be allowed once only.</p>`}</div>`;
 }
@@ -146,7 +146,7 @@ function Call({ asked, approval }) {
 const ESCAPE = /\\(?:x[0-9a-f]{2}|u[0-9a-f]{4}|U[0-9a-f]{8})(?:⟨[0-9,]+ times⟩)?|↵|⇥/;
 const MARKED = 200_000;
 
-/** A text as it was made visible, with the signs that stand for something else in another color. */
+/** A text as it was made visible, with the signs that replace something else in another color. */
 export function Shown({ text, kind, label }) {
   const parts = text.length > MARKED ? [text] : text.split(new RegExp(`(${ESCAPE.source})`));
   return html`<pre class=${`text exact ${kind}`} tabindex="0" role="region" aria-label=${label}>${parts.map((part, i) => (i % 2 ? html`<b class="escape">${part}</b>` : part))}</pre>`;

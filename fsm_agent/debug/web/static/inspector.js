@@ -61,8 +61,8 @@ function MoveView(props) {
 }
 
 function Guards({ guards }) {
-  return html`<section><h3><${Term} word="guard">Guards<//> <span class="quiet">in the order they were looked at</span></h3>
-    ${guards.length === 0 ? html`<p class="quiet">none: this event leads one way only</p>`
+  return html`<section><h3><${Term} word="guard">Guards<//> <span class="quiet">in the order they were checked</span></h3>
+    ${guards.length === 0 ? html`<p class="quiet">none: this event has only one row</p>`
       : html`<ul class="guards">${guards.map(([label, value]) => html`<li class=${value ? "yes" : "no"}><span aria-hidden="true">${value ? "✓" : "✗"}</span> ${label} <span class="sr">${value ? "true" : "false"}</span></li>`)}</ul>`}
   </section>`;
 }
@@ -126,7 +126,7 @@ const calls = (reply) => reply?.tool_calls?.length > 0 && html`<ul class="calls"
 
 // The turn's state
 
-/** Is it what the page says elsewhere already: the counters, their limits, or a place in a transcript that there is none of? */
+/** Is it what the page says elsewhere already: the counters, their limits, or a place in a transcript that is missing? */
 function said(name, value, { counters, limits }) {
   const same = (known) => value && typeof value === "object" && Object.keys(value).length === Object.keys(known).length && Object.entries(value).every(([key, one]) => known[key] === one);
   return name === "history" || name === "rows" || same(counters) || same(limits);

@@ -1,4 +1,4 @@
-// What stands at the top of everything: how a turn ended, or that its process died.
+// What is shown above everything else: how a turn ended, or that its process died.
 import { Markdown } from "./markdown.js";
 import { Button, html, money, plural, Text, Term, when, words } from "./ui.js";
 
@@ -13,7 +13,7 @@ export function Ending({ info }) {
     ${result.error && !result.final_response?.includes(result.error) && html`<p class="error">${result.error}</p>`}
     ${result.final_response && html`<${Markdown} text=${result.final_response} most=${600} kind="final" />`}
     ${result.model && html`<p class="quiet">${plural(result.attempts ?? 0, "request")} · ${(result.total_tokens ?? 0).toLocaleString("en")} tokens · ${result.provider}:${result.model}</p>`}
-    ${bad && html`<p class="quiet">Go back (b) to see how it came to this, and fork before it went wrong.</p>`}
+    ${bad && html`<p class="quiet">Go back (b) to see how it got here, and fork before it went wrong.</p>`}
   </section>`;
 }
 
@@ -29,7 +29,7 @@ export function Crash({ crash, why, onResume }) {
     ${crash.under_way.length > 0 && html`<ul class="under-way">${crash.under_way.map((one) => html`<li class=${one.resumed === "in doubt" ? "doubt" : ""}>
       <b>${LOUD[one.kind] || one.kind}${one.name && html` <code>${one.name}</code>`}</b> <span class="quiet">${one.effect && html`<${Term} word="effect class">${one.effect}<//>, `}begun ${when(one.begun)}</span>
       ${one.request?.arguments && html`<${Text} value=${one.request.arguments} label=${`arguments of ${one.name}`} />`}<p>${one.words}</p></li>`)}</ul>`}
-    <p class="line"><${Button} label="resume the turn" kind="primary" why=${why} onClick=${onResume}>Resume<//> <span class="quiet">goes on in ${crash.state}, paused before its first request.</span></p>
+    <p class="line"><${Button} label="resume the turn" kind="primary" why=${why} onClick=${onResume}>Resume<//> <span class="quiet">continues in ${crash.state}, paused before its first request.</span></p>
   </section>`;
 }
 

@@ -12,7 +12,7 @@ export function Pending({ onClose, onOpen }) {
   const answer = async (item, value) => {
     try {
       const { told } = await post(`/api/pending/${encodeURIComponent(item.id)}`, { said: value });
-      setSaid(`${item.id} is answered: ${told}. Its turn goes on when it is resumed.`);
+      setSaid(`${item.id} is answered: ${told}. Its turn continues when it is resumed.`);
     } catch (error) {
       setSaid(error.message);
     }
@@ -41,7 +41,7 @@ function Item({ item, onAnswer, onOpen }) {
     ${by.refusal && html`<p class="problem" role="alert">${by.refusal}</p>`}
     <div class="buttons" ref=${buttons}>
       ${item.kind === "approval" ? item.choices.map((one) => button(words(one), SAYS[one], one, KINDS[one]))
-        : item.kind === "timer" ? button("go on now", "Go on now", "")
+        : item.kind === "timer" ? button("continue now", "Continue now", "")
         : [...item.choices.map((one) => button(`choose ${one}`, one, one)), button("give this answer", "Give this answer", text, "primary")]}
     </div></section>`;
 }

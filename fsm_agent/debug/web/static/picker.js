@@ -30,7 +30,7 @@ const said = (one) => [one.asked, outcomeOf(one), one.model, one.agent, one.id, 
 export const TurnLine = ({ one }) => html`<span class=${`outcome ${outcomeOf(one)}`}>${words(outcomeOf(one))}</span><span class="asked">${short(one.asked, 70) || one.id}</span>
   <span class="quiet">${[kindOf(one), ["", "agent"].includes(one.agent) ? "" : one.agent, plural(one.seq, "move"), when(one.began), one.model, one.tokens ? `${one.tokens.toLocaleString("en")} tokens, ${money(one.cost)}` : ""].filter(Boolean).join(" · ")}</span>`;
 
-/** Turns whose words are all in the filter's reach, with those that they stand below. */
+/** Turns whose words are all in the filter's reach, with the turns above them. */
 function filtered(turns, filter) {
   const wanted = filter.toLowerCase().split(/\s+/).filter(Boolean);
   if (!wanted.length) return turns;
@@ -58,7 +58,7 @@ export function TurnPicker({ info, onOpen, turn, onMenu, why }) {
       <${Button} label="new turn" why=${why} onClick=${() => { box.current.open = false; onMenu("new"); }}>New turn …<//></div>
     ${problem && html`<p class="problem">${problem}</p>`}
     <ul aria-label="turns, with their children and forks below them">${shown.map((one) => html`<li key=${one.id} class=${one.depth ? "below" : ""} style=${{ paddingLeft: `${1.2 * Math.min(one.depth, 8)}rem` }}><button type="button" class=${one.id === turn ? "current" : ""} aria-current=${one.id === turn ? "true" : null} onClick=${() => { box.current.open = false; onOpen(one.id, one.table_name); }}><${TurnLine} one=${one} /></button></li>`)}</ul>
-    ${turns && !shown.length && html`<p class="quiet">No turn is like this.</p>`}</div>
+    ${turns && !shown.length && html`<p class="quiet">No turn matches.</p>`}</div>
   </details>`;
 }
 
@@ -72,5 +72,5 @@ export function Pick({ turn, info, onPick, frame: Frame, onClose }) {
   const near = (one) => (one.id === info?.parent || one.parent === turn || (one.parent && one.parent === info?.parent) ? 0 : 1);
   const sorted = [...turns].sort((a, b) => near(a) - near(b));
   return html`<${Frame} title="Compare with" onClose=${onClose}>${problem && html`<p class="problem">${problem}</p>`}<ul class="pick">${sorted.map((one) => html`<li key=${one.id}><button type="button" onClick=${() => onPick(one.id)}><${TurnLine} one=${one} />${!near(one) && html`<span class="quiet">same line</span>`}</button></li>`)}</ul>
-    ${turns.length === 0 && html`<p class="quiet">There is no other turn.</p>`}<//>`;
+    ${turns.length === 0 && html`<p class="quiet">This home has no other turn.</p>`}<//>`;
 }

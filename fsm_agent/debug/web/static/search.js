@@ -2,7 +2,7 @@
 import { get, turnPath } from "./api.js";
 import { html, plural, useEffect, useRef, useState } from "./ui.js";
 
-/** `field` is a ref to the input; `onFound(positions)` and `onLook(at)` are told of hits. */
+/** `field` is a ref to the input; `onFound(positions)` and `onLook(at)` receive the hits. */
 export function Search({ turn, at, field, lost, onFound, onLook }) {
   const [said, setSaid] = useState({ text: "", found: null, more: false, index: -1 });
   const [problem, setProblem] = useState("");
@@ -55,10 +55,10 @@ export function Search({ turn, at, field, lost, onFound, onLook }) {
   };
   const { found, index, more } = said;
   return html`<form class="search" role="search" ref=${box} onSubmit=${(event) => event.preventDefault()}>
-    <input name="text" type="search" placeholder="Search  /" aria-label="search moves, requests and replies" title=${lost || "Enter: the next hit, Shift-Enter: the one before"} disabled=${Boolean(lost)} ref=${field} onKeyDown=${keys} onInput=${(event) => event.currentTarget.value || clear()} onFocus=${() => found?.length && setOpen(true)} />
+    <input name="text" type="search" placeholder="Search  /" aria-label="search moves, requests and replies" title=${lost || "Enter: next hit, Shift-Enter: previous hit"} disabled=${Boolean(lost)} ref=${field} onKeyDown=${keys} onInput=${(event) => event.currentTarget.value || clear()} onFocus=${() => found?.length && setOpen(true)} />
     <span class="quiet hits-count" role="status">${found?.length ? `${index + 1} of ${found.length}${more ? "+" : ""}` : problem && "none"}</span>
     ${problem && html`<p class="drop problem" role="alert">${problem}</p>`}
-    ${open && found?.length > 0 && html`<div class="drop hits"><p class="quiet">${plural(found.length, "hit")}${more ? " and more" : ""}; Enter goes on, and around</p><ol>${found.map((one, i) => html`<li key=${i}><button type="button" class=${i === index ? "current" : ""} aria-current=${i === index ? "true" : null} onClick=${() => go(found, i, more, said.text)}>
+    ${open && found?.length > 0 && html`<div class="drop hits"><p class="quiet">${plural(found.length, "hit")}${more ? " and more" : ""}; Enter shows the next one</p><ol>${found.map((one, i) => html`<li key=${i}><button type="button" class=${i === index ? "current" : ""} aria-current=${i === index ? "true" : null} onClick=${() => go(found, i, more, said.text)}>
       <span class="num">${one.at}</span><span><b>${one.where}</b> <code>${one.kind}</code></span><span class="quiet">${one.text}</span></button></li>`)}</ol></div>`}
   </form>`;
 }

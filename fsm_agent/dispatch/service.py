@@ -182,7 +182,7 @@ class SessionService:
         self._follower = Follower(store)
         self._stop = asyncio.Event()
         self._serving: asyncio.Task[None] | None = None
-        self._started: dict[str, dict[str, str]] = {}  # by key: its turns, and the session of each
+        self._started: dict[str, set[str]] = {}  # by key: its turns
 
     # Its life
 
@@ -268,7 +268,7 @@ class SessionService:
         finally:
             if owned is not None:
                 await owned
-        self._started[caller.id][order.turn] = order.session
+        self._started[caller.id].add(order.turn)
         self._audit(caller, "start", session=order.session, turn=order.turn)
         return order.turn
 
@@ -399,7 +399,7 @@ class SessionService:
         await self.store.written(write)
         await self.store.written(lambda c: c.execute(_FREE, (forked,)) and None)
         await self._continue(forked)
-        self._started[caller.id][forked] = session.id
+        self._started[caller.id].add(forked)
         self._audit(caller, "fork", turn=forked, of=turn_id)
         return forked
 
@@ -710,10 +710,9 @@ class SessionService:
 
     def _count(self, caller: Caller) -> None:
         """Raise ``TooMany`` for a key with too many unfinished turns."""
-        mine = self._started.setdefault(caller.id, {})
+        mine = self._started.setdefault(caller.id, set())
         if len(mine) >= self._most_of_key:
-            for one in [one for one in mine if self._is_done(one)]:
-                del mine[one]
+            mine -= {one for one in mine if self._is_done(one)}
         if len(mine) >= self._most_of_key:
             raise TooMany(f"this key has {len(mine)} unfinished turns")
 

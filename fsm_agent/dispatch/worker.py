@@ -10,7 +10,7 @@ import logging
 import random
 from collections.abc import Callable, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from fsm_agent.agent import Agent
@@ -194,7 +194,7 @@ class App:
     suspends: bool = False
     keeps: bool = False
     expect: Callable[[str], object] = str
-    checked: tuple[Config, Any, Settings] | None = None
+    checked: tuple[Config, Any, Settings] | None = field(default=None, init=False, repr=False)
 
     @classmethod
     def of(
@@ -236,13 +236,18 @@ class App:
         self.expect(order.turn)
         if self.keeps:
             return self._make_agent(order)
-        with changed_options(self._adapt):
+        with changed_options(self._adapt_unplaced):
             agent, deps = self._make_agent(order)
         source, suspends = agent.options["source"], agent.settings.approval.unanswered == "suspend"
         if agent.store is not self.store or source != _source(source) or suspends < self.suspends:
-            agent = Agent.of(self._adapt(agent.options))  # it was made before the factory was called
+            agent = Agent.of(self._adapt(agent.options))  # it was made elsewhere, or for elsewhere
         agent.session_id = order.session
         return agent, deps
+
+    def _adapt_unplaced(self, own: AgentOptions) -> AgentOptions:
+        """``_adapt``, but not for an agent with a store or home of its own: the factory may make others
+        beside the one that it returns."""
+        return self._adapt(own) if own["store"] is None and own["home"] is None else own
 
     def _adapt(self, own: AgentOptions) -> AgentOptions:
         """The options of an agent as it runs here."""

@@ -115,7 +115,7 @@ def test_the_keyboard_alone(server: ServerProcess, browser: Browser) -> None:
     page = opened(browser, server)
     page.keyboard.type("write a mail")
     page.keyboard.press("Enter")
-    page.get_by_role("button", name="Allow once").wait_for()
+    page.get_by_role("button", name="Allow once", disabled=False).wait_for()  # once its run has ended
     focused = "document.activeElement.textContent"
     for _ in range(12):
         page.keyboard.press("Shift+Tab")

@@ -75,7 +75,7 @@ def test_a_change_is_seen_as_a_diff_allowed_and_answered_in_markdown(place: Path
         assert "def greet(name):\n" in (place / "work" / "app.py").read_text()
         seen.press("y\r", until="· “type it”")
         assert "def greet(name: str) -> None:" in (place / "work" / "app.py").read_text()
-        recorded(f"change-{columns}", seen, place.name)
+        recorded(f"change-{columns}", seen, place)
         seen.press("/exit\r")
         assert seen.ended() == 0
 

@@ -14,6 +14,7 @@ from rich.console import Console
 
 from fsm_agent import Agent, RunContext, TurnResult, tool
 from fsm_agent.cli.view import ProgressView
+from fsm_agent.composition.services import Services
 from fsm_agent.dispatch.dispatcher import DIGEST, InProcess, Order, cancel, control, submit
 from fsm_agent.dispatch.follow import Follower
 from fsm_agent.dispatch.worker import SUSPENDED, WITHDRAWN, App
@@ -353,3 +354,29 @@ def test_an_attended_turn_that_never_began_is_forgotten_once_its_process_has_end
     asyncio.run(main())
     assert found(store, "t-2") is not None
     assert Turns(store.database).recent() == []
+
+
+@pytest.mark.parametrize("placed", [False, True])
+def test_the_agent_of_an_order_is_built_once_and_others_keep_their_homes(
+    placed: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    built: list[Path] = []
+    build = Services.__init__
+
+    def counting(self: Any, options: Any, *rest: Any) -> None:
+        build(self, options, *rest)
+        built.append(self.home)
+
+    def factory() -> Agent:
+        Agent(ScriptedModel([]), toolsets=[], home=tmp_path / "beside")
+        where = {"home": tmp_path / "own"} if placed else {}
+        return Agent(ScriptedModel([]), toolsets=[], **where)
+
+    store = Store(tmp_path / "served")
+    app = App.of(factory, "factory", store, suspends=True)
+    monkeypatch.setattr(Services, "__init__", counting)
+    agent, _ = app.made(Order("s-1", "s-1-1", DIGEST))
+    assert (agent.store, agent.session_id) == (store, "s-1")
+    assert agent.settings.approval.unanswered == "suspend"
+    homes = [tmp_path / "beside", *([tmp_path / "own"] if placed else []), tmp_path / "served"]
+    assert built == homes

@@ -122,12 +122,12 @@ def breaks(rows: list[str], width: int) -> list[str]:
     ]
 
 
-def recorded(name: str, seen: Screen, hidden: str) -> None:
-    """Read until the screen is as its record, without the ``hidden`` name; with ``RECORD_SCREENS`` set, write it."""
+def recorded(name: str, seen: Screen, place: Path) -> None:
+    """Read until the screen is as its record, wherever ``place`` is; ``RECORD_SCREENS`` has it written."""
     file = ROOT / "tests" / "cli" / "screens" / f"{name}.txt"
 
     def shown() -> str:
-        return seen.shown.replace(hidden, "fsm-NAME")
+        return seen.shown.replace(str(place), "PLACE")
 
     if os.environ.get("RECORD_SCREENS"):
         file.parent.mkdir(exist_ok=True)

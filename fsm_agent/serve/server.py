@@ -20,6 +20,7 @@ from starlette.applications import Starlette
 from uvicorn.protocols.http.auto import AutoHTTPProtocol
 
 from fsm_agent.dispatch.service import SessionService
+from fsm_agent.support.web_server import WebServer
 
 HEAD_SECONDS = 10.0
 """In which the head of a request has arrived."""
@@ -80,7 +81,7 @@ class PatientProtocol(AutoHTTPProtocol):  # type: ignore[misc, valid-type]  # ht
         self._watch()
 
 
-class Server(uvicorn.Server):
+class Server(WebServer):
     """``ready`` is called when it serves, ``leaving`` with the first signal."""
 
     def __init__(
@@ -108,20 +109,15 @@ class Server(uvicorn.Server):
                 timeout_graceful_shutdown=LEAVE_SECONDS,
                 ssl_certfile=certificate,
                 ssl_keyfile=key,
-            )
+            ),
+            ready,
         )
-        self._service, self._ready, self._leaving = service, ready, leaving
+        self._service, self._leaving = service, leaving
 
     async def serve(self, sockets: list[socket.socket] | None = None) -> None:
         """Serve until a signal comes."""
         with short_collections():
             await super().serve(sockets)
-
-    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Open the sockets, and say that it serves."""
-        await super().startup(sockets)
-        if self.started:
-            self._ready()
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:

@@ -102,13 +102,9 @@ WITHOUT: tuple[str, ...] = ()
 
 
 def bases(node: ast.ClassDef) -> set[str]:
-    """The last names of what a class inherits from."""
+    """The names of what a class inherits from, without those that a package is named with (``uvicorn.Server``)."""
     named = [base.value if isinstance(base, ast.Subscript) else base for base in node.bases]
-    return {
-        one.id if isinstance(one, ast.Name) else one.attr
-        for one in named
-        if isinstance(one, ast.Name | ast.Attribute)
-    }
+    return {one.id for one in named if isinstance(one, ast.Name)}
 
 
 def documented(node: ast.ClassDef) -> set[str]:

@@ -8,7 +8,6 @@ import asyncio
 import json
 import re
 import secrets
-import socket
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
@@ -53,6 +52,7 @@ from fsm_agent.debug.web.page import Body, Page, answer, events, pictures_of, tr
 from fsm_agent.errors import ConfigError, FsmAgentError
 from fsm_agent.sessions.store.reports.insights import insights
 from fsm_agent.support.local_server import LOOPBACK, bind_loopback
+from fsm_agent.support.web_server import WebServer
 
 # ----------------------------------------------------------------------------------------------------
 # Reading what an address asks for: numbers, positions, limits. A wrong value is a ``MalformedArgument``.
@@ -412,7 +412,7 @@ class PageServer:
         self._socket = bind_loopback(port)
         self.port: int = self._socket.getsockname()[1]
         app = make(self.port, self.token)
-        self._server = _Server(
+        self._server = WebServer(
             uvicorn.Config(
                 app, log_level="error", access_log=False, lifespan="off", timeout_graceful_shutdown=1
             )
@@ -462,14 +462,3 @@ class DebugServer(PageServer):
         super().__init__(lambda at, token: app_of(session, at, token, first, (*hide, token)), port)
         if first:
             self.query = f"?{urlencode({'turn': first})}"
-
-
-class _Server(uvicorn.Server):
-    """Says when it is up."""
-
-    ready: Callable[[], None]
-
-    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        await super().startup(sockets)
-        if self.started:
-            self.ready()

@@ -12,7 +12,7 @@ import typer
 
 from fsm_agent.cli.arguments import nest_settings, table_of
 from fsm_agent.cli.options import Home, Json
-from fsm_agent.cli.screen import count
+from fsm_agent.cli.screen import count, write_report
 from fsm_agent.composition.turn_wiring import MACHINE, TURN
 from fsm_agent.diagram import ENGINES, FORMATS, render, written
 from fsm_agent.diagram import runs as files
@@ -160,10 +160,7 @@ def page(name: str | None, path: str, overlay: str | None, coverage: Sequence[st
     if coverage:
         tally = _coverage(table, coverage)
     limits = table.default_limits() if table.default_limits else None
-    try:
-        Path(path).write_text(as_page(table, runs=runs, tally=tally, limits=limits), "utf-8")
-    except OSError as error:
-        raise ConfigError(f"the page cannot be written ({error.strerror})", path, "a file") from error
+    write_report(path, as_page(table, runs=runs, tally=tally, limits=limits), "page")
     print(f"written: {path}", file=sys.stderr)
     return 0
 

@@ -63,7 +63,7 @@ def serve(
     target.check()
     try:
         import fsm_agent.serve.server  # noqa: F401 - it needs the extra
-        from fsm_agent.serve.mcp import McpDoor
+        from fsm_agent.serve.mcp_transports import McpDoor, serve_stdio
     except ImportError as error:
         raise ConfigError(
             f"serving MCP needs {error.name}, which is not installed", None, install_command("mcp")
@@ -79,7 +79,6 @@ def serve(
     log_to_stderr()
     if not http:
         from fsm_agent.dispatch.service import SessionService
-        from fsm_agent.serve.mcp_stdio import serve_stdio
 
         in_a_loop(serve_stdio(SessionService(make_agent, store), tools, shelf))
         return 0
@@ -137,7 +136,7 @@ def login(
     if config.oauth.issuer is not None:
         raise ConfigError("this server needs no login of a person", name, "a server without an issuer")
     try:
-        from fsm_agent.toolsets.mcp.login import log_in
+        from fsm_agent.toolsets.mcp.oauth import log_in
     except ImportError as error:
         raise ConfigError(
             f"MCP needs {error.name}, which is not installed", None, install_command("mcp")

@@ -16,8 +16,8 @@ from fsm_agent.backtest.playback import Change
 from fsm_agent.backtest.predict import CALL, Estimate, Observed, Prediction, forecast, observe
 from fsm_agent.backtest.run import Backtest, describe_change
 from fsm_agent.cli.arguments import nest_settings
-from fsm_agent.cli.options import Home, Json, Sets
-from fsm_agent.cli.screen import WholeTable, count, put, screen
+from fsm_agent.cli.options import Home, Json, RecordedDays, RecordedSession, Sets, TableVersion
+from fsm_agent.cli.screen import count, grid_of, put, screen
 from fsm_agent.cli.sessions import store_of
 from fsm_agent.composition.turn_wiring import MACHINE
 from fsm_agent.diagram.versions.load import version_of
@@ -32,11 +32,9 @@ FEW = 100
 
 def predict(
     sets: Sets = (),  # type: ignore[assignment]
-    table: Annotated[
-        str | None, typer.Option(metavar="VERSION", help="A table: a git revision, a file, module:table.")
-    ] = None,
-    session: Annotated[str | None, typer.Option(help="Learn from turns of this session.")] = None,
-    days: Annotated[float | None, typer.Option(help="Learn from turns of the last days.")] = None,
+    table: TableVersion = None,
+    session: RecordedSession = None,
+    days: RecordedDays = None,
     seed: Annotated[int, typer.Option(help="Seed of what is drawn.")] = 0,
     as_json: Json = False,
     home: Home = None,
@@ -113,10 +111,8 @@ def _proved_bounds(machine: Machine, limits: Sequence[Mapping[str, int]]) -> dic
 def _show(
     change: str, observed: Sequence[Observed], now: Prediction, check: Prediction, proved: dict[str, int]
 ) -> None:
-    grid = WholeTable(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="dim")
-    names = ("a turn", "recorded", "predicted", "90 % interval", "unchanged, predicted", "at most, proved")
-    for name in names:
-        grid.add_column(name, justify="left" if name == "a turn" else "right")
+    columns = ("recorded", "predicted", "90 % interval", "unchanged, predicted", "at most, proved")
+    grid = grid_of(("a turn", *columns), right=columns)
     was = _recorded_means(observed)
     for name, digits in (("requests", 2), ("moves", 1), ("tokens", 0), ("cost", 4)):
         found, unchanged = getattr(now, name), getattr(check, name)

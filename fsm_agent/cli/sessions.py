@@ -19,6 +19,7 @@ from fsm_agent.cli.screen import (
     clean,
     cost,
     count,
+    grid_of,
     preview,
     put,
     say,
@@ -134,12 +135,10 @@ def _grid(found: Sequence[SessionInfo], width: int, now: float) -> WholeTable:
     """With models and whole ids where there is room for them; the beginning of an id is enough to name a
     session."""
     wide = width >= WIDE
-    grid = WholeTable(breaks=24, box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="dim")
     columns = (("id", 14 if wide else SHORT), ("title", 0), *((("by", 8), ("model", 20)) if wide else ()))
     columns += (("turns", 5), ("last exit", 22 if wide else 13), ("tokens", 7), ("cost", 8), ("used", 6))
     room = max(12, width - sum(size + 2 for _, size in columns))
-    for name, _ in columns:
-        grid.add_column(name, justify="right" if name in ("turns", "tokens", "cost", "used") else "left")
+    grid = grid_of((name for name, _ in columns), right=("turns", "tokens", "cost", "used"), breaks=24)
     for one in found:
         kind = "" if one.kind in ("root", "compression") else f"({one.kind}) "
         title = Text.assemble(

@@ -60,7 +60,7 @@ from fsm_agent.cli.screen import (
     write_report,
 )
 from fsm_agent.cli.sessions import store_of
-from fsm_agent.diagram.versions.load import unpack_revision, version_of
+from fsm_agent.diagram.versions import unpack_revision, version_of
 from fsm_agent.errors import ConfigError
 from fsm_agent.fsm.machine import Machine
 from fsm_agent.providers.catalog import FREE, price_of

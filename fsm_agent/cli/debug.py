@@ -100,7 +100,7 @@ def serve_debugger(target: DebugTarget, given: CliOptions) -> int:
     try:
         first = _first_of_table(session, target) if own else _first(session, target)
         if target.dap is not None or target.stdio:
-            return _editor(session, first, target.dap, given)
+            return serve(session, first, target.dap, given)
         return _page(session, first, target, given)
     finally:
         session.close()
@@ -200,11 +200,6 @@ def end_in_order() -> None:
     if threading.current_thread() is threading.main_thread():
         for number in (signal.SIGTERM, signal.SIGHUP):
             signal.signal(number, leave)
-
-
-def _editor(session: DebugSession, first: str | None, at: str | None, given: CliOptions) -> int:
-
-    return serve(session, first, at, given)
 
 
 def serve(session: DebugSession, first: str | None, at: str | None, given: CliOptions) -> int:

@@ -227,7 +227,7 @@ def diff(
     dark: Dark = False,
 ) -> int:
     """Compare two versions of a table: rows, proofs, bounds."""
-    from fsm_agent.diagram.versions import compare, load, rendering
+    from fsm_agent.diagram.versions import compare, rendering, version_of
 
     format = "json" if as_json else format
     if format not in _OF_DIFFS:
@@ -235,7 +235,7 @@ def diff(
     if name is not None and not re.fullmatch(r"[\w.]+:\w+", name):
         raise ConfigError("this names no table", name, "module:attribute of a Table")
     limits = _limits(sets or ())
-    a, b = load.version_of(old, name), load.version_of(new, name)
+    a, b = version_of(old, name), version_of(new, name)
     difference = compare.compare(a.table, b.table)
     proofs = compare.proofs(a, b, limits)
     if format == "md":

@@ -20,7 +20,7 @@ from fsm_agent.cli.options import Home, Json, RecordedDays, RecordedSession, Set
 from fsm_agent.cli.screen import count, grid_of, put, screen
 from fsm_agent.cli.sessions import store_of
 from fsm_agent.composition.turn_wiring import MACHINE
-from fsm_agent.diagram.versions.load import version_of
+from fsm_agent.diagram.versions import version_of
 from fsm_agent.fsm.machine import Machine
 from fsm_agent.fsm.verify import bounds, examine
 

@@ -111,16 +111,17 @@ def list_sessions(
 
 def nothing_yet(store: Store) -> str:
     """The words of a command that reports on sessions, in a store that has none."""
-    where = str(store.home) if store.database.path is not None else store.database.name
-    return clean(f'there are no sessions yet in {where}; fsm-agent run "…" begins one')
+    return clean(f'there are no sessions yet in {_place(store)}; fsm-agent run "…" begins one')
 
 
 def none_yet(store: Store) -> ConfigError:
     """Return the error of a command that needs sessions in a store that has none."""
-    where = str(store.home) if store.database.path is not None else store.database.name
-    return ConfigError(
-        "there are no sessions yet", where, 'a home with sessions; fsm-agent run "…" begins one'
-    )
+    allowed = 'a home with sessions; fsm-agent run "…" begins one'
+    return ConfigError("there are no sessions yet", _place(store), allowed)
+
+
+def _place(store: Store) -> str:
+    return str(store.home) if store.database.path is not None else store.database.name
 
 
 def recent(store: Store, width: int) -> WholeTable:

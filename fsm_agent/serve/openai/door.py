@@ -23,7 +23,7 @@ from fsm_agent.dispatch.follow import ServedEvent
 from fsm_agent.dispatch.service import Busy, Caller, NotFound, ServiceError, SessionService
 from fsm_agent.errors import ConfigError, TurnSuspended
 from fsm_agent.serve.doors import Door
-from fsm_agent.serve.openai.about import (
+from fsm_agent.serve.openai import (
     EVENTS_HEADER,
     FIELD,
     IGNORED_HEADER,

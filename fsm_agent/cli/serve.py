@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import logging
-import os
 import secrets
 import sys
 from collections.abc import Callable, Sequence
@@ -17,17 +16,15 @@ import typer
 
 from fsm_agent.agent import Agent
 from fsm_agent.cli.acp import OneLineFormatter
-from fsm_agent.cli.agent_options import options_of, settings_for, telemetry_of
+from fsm_agent.cli.agent_options import let_report, options_of, settings_for
 from fsm_agent.cli.arguments import attribute_of
 from fsm_agent.cli.options import LIMITS, SHOWN, CliOptions, Home, Json, with_agent
 from fsm_agent.cli.screen import clean, moment, say
 from fsm_agent.cli.sessions import store_of
 from fsm_agent.dispatch.dispatcher import dispatcher_of
 from fsm_agent.errors import ConfigError
-from fsm_agent.sessions.store import Store, store_for
+from fsm_agent.sessions.store import Store
 from fsm_agent.sessions.store.kept_values import KeptValues
-from fsm_agent.settings.model import ENV_PREFIX
-from fsm_agent.support.files import home_of
 from fsm_agent.support.installation import install_command
 from fsm_agent.support.local_server import LOOPBACK, bind_port, own_hosts
 from fsm_agent.support.redaction import keep_secret, mask
@@ -149,9 +146,8 @@ def agents_of(given: CliOptions, app: str | None) -> tuple[Callable[..., Any], S
     given = replace(given, sets=[SUSPENDS, *given.sets])
     if app is not None:
         settings = settings_for(given.home, given.sets)
-        store = store_for(home_of(given.home, os.environ), settings.store.durability, settings.store.database)
-        if telemetry_of(settings):
-            os.environ.setdefault(f"{ENV_PREFIX}TELEMETRY__ENABLED", "true")
+        store = store_of(given.home, settings)
+        let_report(settings)
         return _callable(attribute_of(app, "--app", f"MODULE:NAME of {SHAPE}"), app), store
     options, choice = options_of(given, None)
     print(f"fsm-agent serve: {clean(choice.why)}", file=sys.stderr)

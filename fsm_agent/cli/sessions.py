@@ -79,10 +79,11 @@ def matching_sessions(home: str | None, begun: str) -> list[tuple[str, str]]:
     return []
 
 
-def store_of(home: str | None) -> Store:
-    """Return the store of a home directory, or of the usual one."""
+def store_of(home: str | None, settings: Settings | None = None) -> Store:
+    """Return the store of a home directory, or of the usual one. ``settings``: by default those of its
+    file."""
     folder = home_of(home, os.environ)
-    kept = Settings.of(None, config_of(folder).settings).store
+    kept = (settings or Settings.of(None, config_of(folder).settings)).store
     return store_for(folder, kept.durability, kept.database)
 
 

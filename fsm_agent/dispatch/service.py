@@ -22,6 +22,8 @@ from fsm_agent.conversation.result import TurnResult, next_turn_id
 from fsm_agent.dispatch.dispatcher import DIGEST, Dispatcher, InProcess, Order, cancel, control, submit
 from fsm_agent.dispatch.follow import (
     Follower,
+    LiveTurn,
+    LiveTurns,
     Place,
     ServedEvent,
     read_result,
@@ -29,7 +31,6 @@ from fsm_agent.dispatch.follow import (
     still_queued,
     void,
 )
-from fsm_agent.dispatch.live import LiveTurn, LiveTurns
 from fsm_agent.dispatch.worker import App, Worker
 from fsm_agent.errors import ConfigError, FsmAgentError, TurnSuspended
 from fsm_agent.runtime.events import Voided

@@ -57,7 +57,7 @@ COMMANDS: Mapping[str, tuple[str, str] | Group] = {
     "run": ("run:run", "Run one turn."),
     "chat": ("chat:chat", "Talk with the agent, turn after turn."),
     "worker": ("remote:worker", "Run queued turns until a signal comes."),
-    "acp": ("acp:acp", "Serve an editor (Agent Client Protocol)."),
+    "acp": ("serve:acp", "Serve an editor (Agent Client Protocol)."),
     "mcp": Group(
         "The agent as an MCP server, and logins to servers of others.",
         {

@@ -14,10 +14,9 @@ from typing import Annotated, Any
 import typer
 
 from fsm_agent.agent import Agent
-from fsm_agent.cli.acp import is_pipe
 from fsm_agent.cli.options import LIMITS, SHOWN, CliOptions, HomeFolder, with_agent
 from fsm_agent.cli.screen import clean, say
-from fsm_agent.cli.serve import ServeTarget, agents_of, keys_of, log_to_stderr, serve_until_a_signal
+from fsm_agent.cli.serve import ServeTarget, agents_of, is_pipe, keys_of, log_to_stderr, serve_until_a_signal
 from fsm_agent.conversation.effects import ToolSpec
 from fsm_agent.errors import ConfigError
 from fsm_agent.support.files import home_of, workdir_of

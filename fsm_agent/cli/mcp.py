@@ -16,7 +16,20 @@ import typer
 from fsm_agent.agent import Agent
 from fsm_agent.cli.options import LIMITS, SHOWN, CliOptions, HomeFolder, with_agent
 from fsm_agent.cli.screen import clean, say
-from fsm_agent.cli.serve import ServeTarget, agents_of, is_pipe, keys_of, log_to_stderr, serve_until_a_signal
+from fsm_agent.cli.serve import (
+    AppName,
+    Certificate,
+    CertificateKey,
+    Host,
+    Insecure,
+    Port,
+    ServeTarget,
+    agents_of,
+    is_pipe,
+    keys_of,
+    log_to_stderr,
+    serve_until_a_signal,
+)
 from fsm_agent.conversation.effects import ToolSpec
 from fsm_agent.errors import ConfigError
 from fsm_agent.support.files import home_of, workdir_of
@@ -42,17 +55,12 @@ def serve(
     http: Annotated[
         bool, typer.Option("--http", help="Serve streamable HTTP; default: standard input and output.")
     ] = False,
-    host: Annotated[
-        str, typer.Option(help="Address to serve at; another than this machine's needs TLS.")
-    ] = LOOPBACK,
-    port: Annotated[int, typer.Option(help="Port; 0 for any that is free.")] = 0,
-    app: Annotated[
-        str | None,
-        typer.Option(metavar="MODULE:NAME", help="A function that returns the agent of a turn."),
-    ] = None,
-    insecure: Annotated[bool, typer.Option("--insecure", help="Serve another address without TLS.")] = False,
-    tls_cert: Annotated[str | None, typer.Option(metavar="FILE", help="Certificate chain, as PEM.")] = None,
-    tls_key: Annotated[str | None, typer.Option(metavar="FILE", help="Its private key, as PEM.")] = None,
+    host: Host = LOOPBACK,
+    port: Port = 0,
+    app: AppName = None,
+    insecure: Insecure = False,
+    tls_cert: Certificate = None,
+    tls_key: CertificateKey = None,
 ) -> int:
     """Serve the agent, and tools of it, to MCP clients.
 

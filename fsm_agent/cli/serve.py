@@ -46,6 +46,15 @@ INSECURE = "WARNING: keys and conversations pass over the network as plain text 
 SUSPENDS = "approval.unanswered=suspend"
 SHAPE = "a function without parameters, or with one (the order), that returns an Agent or (Agent, deps)"
 
+Host = Annotated[str, typer.Option(help="Address to serve at; another than this machine's needs TLS.")]
+Port = Annotated[int, typer.Option(help="Port; 0 for any that is free.")]
+AppName = Annotated[
+    str | None, typer.Option(metavar="MODULE:NAME", help="A function that returns the agent of a turn.")
+]
+Insecure = Annotated[bool, typer.Option("--insecure", help="Serve another address without TLS.")]
+Certificate = Annotated[str | None, typer.Option(metavar="FILE", help="Certificate chain, as PEM.")]
+CertificateKey = Annotated[str | None, typer.Option(metavar="FILE", help="Its private key, as PEM.")]
+
 
 @dataclass(frozen=True, slots=True)
 class ServeTarget:
@@ -90,20 +99,15 @@ class ServeTarget:
 @with_agent("yes", "session", *LIMITS, *SHOWN)
 def start(
     given: CliOptions,
-    host: Annotated[
-        str, typer.Option(help="Address to serve at; another than this machine's needs TLS.")
-    ] = LOOPBACK,
-    port: Annotated[int, typer.Option(help="Port; 0 for any that is free.")] = 0,
-    app: Annotated[
-        str | None,
-        typer.Option(metavar="MODULE:NAME", help="A function that returns the agent of a turn."),
-    ] = None,
+    host: Host = LOOPBACK,
+    port: Port = 0,
+    app: AppName = None,
     workers: Annotated[
         bool, typer.Option("--workers", help="Queue turns for `fsm-agent worker`, and run none here.")
     ] = False,
-    insecure: Annotated[bool, typer.Option("--insecure", help="Serve another address without TLS.")] = False,
-    tls_cert: Annotated[str | None, typer.Option(metavar="FILE", help="Certificate chain, as PEM.")] = None,
-    tls_key: Annotated[str | None, typer.Option(metavar="FILE", help="Its private key, as PEM.")] = None,
+    insecure: Insecure = False,
+    tls_cert: Certificate = None,
+    tls_key: CertificateKey = None,
     cors: Annotated[
         list[str],
         typer.Option(metavar="ORIGIN", help="A site whose pages may ask, such as https://a.example."),

@@ -1,4 +1,5 @@
-"""``fsm-agent debug``: a turn in the debugger, in a browser or in an editor (Debug Adapter Protocol)."""
+"""``fsm-agent debug``: a turn in the debugger, in a browser or in an editor (Debug Adapter Protocol); and the
+page of ``fsm-agent diagram --live``."""
 
 from __future__ import annotations
 
@@ -10,9 +11,10 @@ import sys
 import threading
 import webbrowser
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -31,6 +33,9 @@ from fsm_agent.support.files import home_of
 from fsm_agent.support.installation import install_command
 from fsm_agent.support.redaction import environment_keys
 from fsm_agent.workflow import Workflow
+
+if TYPE_CHECKING:
+    from fsm_agent.debug.web.app import PageServer
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,22 +176,28 @@ def _first(session: DebugSession, target: DebugTarget) -> str | None:
 
 
 def _page(session: DebugSession, first: str | None, target: DebugTarget, given: CliOptions) -> int:
-    try:
+    with _the_extra():
         from fsm_agent.debug.web.app import DebugServer
-    except ImportError as error:
-        raise ConfigError(
-            f"the debugger's page needs {error.name}, which is not installed",
-            None,
-            install_command("debug"),
-        ) from None
     server = DebugServer(session, target.port, first, [given.api_key] if given.api_key else [])
+    end_in_order()
+    return _serve_page(server, target.open_page)
 
+
+@contextmanager
+def _the_extra() -> Iterator[None]:
+    try:
+        yield
+    except ImportError as error:
+        what = f"the page needs {error.name}, which is not installed"
+        raise ConfigError(what, None, install_command("debug")) from None
+
+
+def _serve_page(server: PageServer, opens: bool) -> int:
     def ready() -> None:
         print(server.url, flush=True)
-        if target.open_page and sys.stdout.isatty():
+        if opens and sys.stdout.isatty():
             webbrowser.open(server.url)
 
-    end_in_order()
     server.run(ready)
     return 130  # served until interrupted
 
@@ -257,3 +268,50 @@ def _sets(settings: Mapping[str, Any], before: str = "") -> Iterator[str]:
             yield from _sets(value, f"{before}{name}.")
         else:
             yield f"{before}{name}={json.dumps(value)}"
+
+
+# The page of a table that is being written (``fsm-agent diagram --live``).
+
+
+ALLOWED = "path.py, path.py:NAME, or module:NAME below the current directory"
+
+
+def serve_table(where: str, port: int = 0, home: str | None = None) -> int:
+    """Serve the page until interrupted. Raises ``ConfigError`` for a file that is not there."""
+    with _the_extra():
+        from fsm_agent.debug.live.page import LivePage
+        from fsm_agent.debug.live.watched import Watched
+        from fsm_agent.debug.web.app import PageServer
+    from fsm_agent.cli.predict import Predictor
+
+    path, name = find_table(where, Path.cwd())
+    watched = Watched(path, name, Predictor(home))
+    try:
+        server = PageServer(lambda at, token: LivePage(watched, (token,)).app(at, token), port)
+        end_in_order()
+        watched.start()
+        return _serve_page(server, opens=True)
+    finally:
+        watched.close()
+
+
+def find_table(where: str, folder: Path) -> tuple[Path, str]:
+    """The file of ``path.py``, ``path.py:NAME`` or ``module:NAME``, and the name. Raises ``ConfigError``."""
+    found = re.fullmatch(r"(.+\.py)(?::(\w+))?", where)
+    if found is not None:
+        return _there(folder / found[1], where), found[2] or ""
+    module = re.fullmatch(r"([\w.]+):(\w+)", where)
+    if module is None or (folder / where).exists():
+        raise ConfigError("only a table in Python is watched", where, ALLOWED)
+    inside = Path(*module[1].split("."))
+    for root in (folder, folder / "src", folder / "states", *map(Path, sys.path)):
+        for file in (root / inside.with_suffix(".py"), root / inside / "__init__.py"):
+            if file.is_file():
+                return file, module[2]
+    raise ConfigError("there is no such module", where, ALLOWED)
+
+
+def _there(path: Path, where: str) -> Path:
+    if not path.is_file():
+        raise ConfigError("there is no such file", where, ALLOWED)
+    return path

@@ -26,7 +26,6 @@ from fsm_agent.errors import ConfigError
 from fsm_agent.fsm.journal import Step
 from fsm_agent.fsm.table import Table
 from fsm_agent.settings.model import dot_names
-from fsm_agent.support.installation import install_command
 from fsm_agent.support.redaction import mask
 
 if TYPE_CHECKING:
@@ -141,12 +140,8 @@ def _print(text: str, format: str, dark: bool) -> None:
 def _serve_live(where: str, port: int, home: str | None, others: Sequence[object]) -> int:
     if given := next((one for one in others if one), None):
         raise ConfigError("the live page shows the table of its file", given, f"--live {where} alone")
-    try:
-        from fsm_agent.cli.live_table import serve_table
-    except ImportError as error:
-        raise ConfigError(
-            f"the page needs {error.name}, which is not installed", None, install_command("debug")
-        ) from None
+    from fsm_agent.cli.debug import serve_table
+
     return serve_table(where, port, home)
 
 

@@ -13,15 +13,26 @@ import typer
 from rich.text import Text
 
 from fsm_agent.backtest.playback import Change
-from fsm_agent.backtest.predict import CALL, Estimate, Observed, Prediction, forecast, observe
+from fsm_agent.backtest.predict import (
+    CALL,
+    Estimate,
+    Observed,
+    Prediction,
+    drawn,
+    forecast,
+    observe,
+    requests_in,
+)
 from fsm_agent.backtest.run import Backtest, describe_change
 from fsm_agent.cli.arguments import nest_settings
 from fsm_agent.cli.options import Home, Json, RecordedDays, RecordedSession, Sets, TableVersion
-from fsm_agent.cli.screen import count, grid_of, put, screen
+from fsm_agent.cli.screen import count, dollars, grid_of, put, screen
 from fsm_agent.cli.sessions import store_of
-from fsm_agent.composition.turn_wiring import MACHINE
+from fsm_agent.composition.turn_wiring import MACHINE, TURN
 from fsm_agent.diagram.versions import version_of
+from fsm_agent.errors import ConfigError, FsmAgentError
 from fsm_agent.fsm.machine import Machine
+from fsm_agent.fsm.table import Table
 from fsm_agent.fsm.verify import bounds, examine
 
 MOST = 2_000
@@ -150,3 +161,49 @@ def _exits(observed: Sequence[Observed], now: Prediction, check: Prediction) -> 
         interval = f"{found.low:.0%} to {found.high:.0%}"
         shares = (f"{one:.0%}" for one in (was[name] / len(observed), found.value))
         yield (name, *shares, interval, f"{unchanged.value:.0%}", "")
+
+
+# The prediction beside a table that is being written (``fsm-agent diagram --live``).
+
+
+RECORDED = 300
+"""Recorded turns that a prediction learns from, the newest."""
+DRAWN = 500
+"""Turns that are drawn for each prediction."""
+
+
+class Predictor:
+    """What turns of a version of the agent's table will do, learned from the newest turns of the home."""
+
+    def __init__(self, home: str | None) -> None:
+        self._home = home
+        self._observed: list[Observed] | None = None
+
+    def __call__(self, table: Table) -> Mapping[str, Any] | None:
+        """The figures; ``None`` for another table, and where nothing is recorded."""
+        if table.name != TURN.name:
+            return None
+        if self._observed is None:
+            self._observed = self._observe()
+        if not self._observed:
+            return None
+        try:
+            turns = drawn(self._observed, machine=Machine(table), turns=DRAWN)
+        except FsmAgentError:  # an event that turns reported has no row any more
+            return None
+        requests = fmean(map(requests_in, turns))
+        asked = sum(one.requests for one in self._observed) or 1
+        costs = [one.cost for one in self._observed if one.cost is not None]
+        figures = {"requests": f"{requests:.2f}", "moves": f"{fmean(map(len, turns)):.2f}"}
+        figures["tokens"] = f"{requests * sum(one.tokens for one in self._observed) / asked:,.0f}"
+        if len(costs) == len(self._observed):
+            figures["cost"] = dollars(requests * sum(costs) / asked)
+        named = [{"name": name, "value": value} for name, value in figures.items()]
+        return {"turns": len(self._observed), "figures": named}
+
+    def _observe(self) -> list[Observed]:
+        try:
+            tests = Backtest.of(store_of(self._home))
+            return observe(replace(tests, turns=tests.turns[-RECORDED:]), {})[0]
+        except ConfigError:  # nothing is recorded here
+            return []

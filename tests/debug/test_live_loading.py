@@ -14,7 +14,7 @@ import httpx2 as httpx
 import pytest
 
 from fsm_agent import Agent
-from fsm_agent.cli.live_table import Predictor
+from fsm_agent.cli.predict import Predictor
 from fsm_agent.composition.turn_wiring import TURN
 from fsm_agent.debug.live.loading import Broken, Loader
 from fsm_agent.debug.live.watched import Watched

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from starlette.testclient import TestClient
 
-from fsm_agent.cli.live_table import find_table
+from fsm_agent.cli.debug import find_table
 from fsm_agent.debug.live.loading import Broken
 from fsm_agent.debug.live.page import LivePage
 from fsm_agent.debug.live.watched import Watched

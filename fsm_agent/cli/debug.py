@@ -11,7 +11,6 @@ import sys
 import threading
 import webbrowser
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -30,7 +29,7 @@ from fsm_agent.debug.dap import LaunchOptions, serve_port, serve_stdio
 from fsm_agent.errors import ConfigError
 from fsm_agent.fsm.table import Table
 from fsm_agent.support.files import home_of
-from fsm_agent.support.installation import install_command
+from fsm_agent.support.installation import importing
 from fsm_agent.support.redaction import environment_keys
 from fsm_agent.workflow import Workflow
 
@@ -176,20 +175,11 @@ def _first(session: DebugSession, target: DebugTarget) -> str | None:
 
 
 def _page(session: DebugSession, first: str | None, target: DebugTarget, given: CliOptions) -> int:
-    with _the_extra():
+    with importing("debug", "the page needs"):
         from fsm_agent.debug.web.app import DebugServer
     server = DebugServer(session, target.port, first, [given.api_key] if given.api_key else [])
     end_in_order()
     return _serve_page(server, target.open_page)
-
-
-@contextmanager
-def _the_extra() -> Iterator[None]:
-    try:
-        yield
-    except ImportError as error:
-        what = f"the page needs {error.name}, which is not installed"
-        raise ConfigError(what, None, install_command("debug")) from None
 
 
 def _serve_page(server: PageServer, opens: bool) -> int:
@@ -278,7 +268,7 @@ ALLOWED = "path.py, path.py:NAME, or module:NAME below the current directory"
 
 def serve_table(where: str, port: int = 0, home: str | None = None) -> int:
     """Serve the page until interrupted. Raises ``ConfigError`` for a file that is not there."""
-    with _the_extra():
+    with importing("debug", "the page needs"):
         from fsm_agent.debug.live.page import LivePage
         from fsm_agent.debug.live.watched import Watched
         from fsm_agent.debug.web.app import PageServer

@@ -33,7 +33,7 @@ from fsm_agent.cli.serve import (
 from fsm_agent.conversation.effects import ToolSpec
 from fsm_agent.errors import ConfigError
 from fsm_agent.support.files import home_of, workdir_of
-from fsm_agent.support.installation import install_command
+from fsm_agent.support.installation import importing
 from fsm_agent.support.local_server import LOOPBACK
 from fsm_agent.support.threads import in_a_loop
 from fsm_agent.toolsets import TOOLSETS, ToolsetPlace
@@ -68,13 +68,9 @@ def serve(
     """
     target = ServeTarget(host, port, app, False, insecure, tls_cert, tls_key, (), 256)
     target.check()
-    try:
+    with importing("mcp", "serving MCP needs"):
         import fsm_agent.serve.server  # noqa: F401 - it needs the extra
         from fsm_agent.serve.mcp_transports import McpDoor, serve_stdio
-    except ImportError as error:
-        raise ConfigError(
-            f"serving MCP needs {error.name}, which is not installed", None, install_command("mcp")
-        ) from None
     if not http and (sys.stdin is None or not is_pipe(sys.stdin.fileno())):
         allowed = "a pipe as standard input, or --http; see docs/mcp.md"
         raise ConfigError("an MCP client starts this command and talks to it", None, allowed)
@@ -142,12 +138,8 @@ def login(
         raise ConfigError("this server has no logins", name, f"oauth = true in [mcp.servers.{name}]")
     if config.oauth.issuer is not None:
         raise ConfigError("this server needs no login of a person", name, "a server without an issuer")
-    try:
+    with importing("mcp", "MCP needs"):
         from fsm_agent.toolsets.mcp.oauth import log_in
-    except ImportError as error:
-        raise ConfigError(
-            f"MCP needs {error.name}, which is not installed", None, install_command("mcp")
-        ) from None
 
     async def opened(address: str) -> None:
         print(f"Log in here: {clean(address)}", file=sys.stderr, flush=True)

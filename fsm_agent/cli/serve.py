@@ -31,7 +31,7 @@ from fsm_agent.errors import ConfigError
 from fsm_agent.sessions.store import Store
 from fsm_agent.sessions.store.kept_values import KeptValues
 from fsm_agent.settings.model import Settings
-from fsm_agent.support.installation import install_command
+from fsm_agent.support.installation import importing
 from fsm_agent.support.local_server import LOOPBACK, bind_port, own_hosts
 from fsm_agent.support.redaction import keep_secret, mask
 from fsm_agent.support.threads import in_a_loop
@@ -121,12 +121,8 @@ def start(
     """
     target = ServeTarget(host, port, app, workers, insecure, tls_cert, tls_key, cors, most_turns)
     target.check()
-    try:
+    with importing("serve", "serving needs"):
         import fsm_agent.serve.server  # noqa: F401 - it needs the extra
-    except ImportError as error:
-        raise ConfigError(
-            f"serving needs {error.name}, which is not installed", None, install_command("serve")
-        ) from None
     make_agent, store = agents_of(replace(given, source="serve"), app)
     keys, token = keys_of(target, store)
     log_to_stderr()
@@ -300,12 +296,8 @@ def acp(given: CliOptions) -> int:
 
     Messages pass over standard input and output.
     """
-    try:
+    with importing("acp", "an editor needs"):
         from fsm_agent.acp import serve_stdio
-    except ImportError as error:
-        raise ConfigError(
-            f"an editor needs {error.name}, which is not installed", None, install_command("acp")
-        ) from None
     host = CommandLineHost(replace(given, source="acp"))
     if sys.stdin is None or not is_pipe(sys.stdin.fileno()):
         raise ConfigError(

@@ -26,7 +26,7 @@ class Door(Extension):
     """One protocol of a server. Besides what an extension has (``name``, ``settings``, ``kept``, ``checks``,
     ``aclose``): ``public`` are beginnings of paths whose files need no key, such as those of a page.
 
-    Handlers read with ``caller_of`` and ``json_body``, answer streams with ``event_stream``, and raise
+    Handlers read with ``caller_of`` and ``json_body``, answer streams with ``EventStream``, and raise
     ``ServiceError``; ``route`` answers what is raised in the form of the protocol
     (``fsm_agent.serve.web``)."""
 

@@ -98,7 +98,7 @@ RecordedExit = Annotated[
 ]
 RecordedDays = Annotated[float | None, typer.Option("--days", help="Only recorded turns of the last days.")]
 Sample = Annotated[int | None, typer.Option(metavar="N", help="Use N recorded turns, chosen at random.")]
-Seed = Annotated[int, typer.Option(help="Seed of the sample and of the intervals.")]
+Seed = Annotated[int, typer.Option(help="Seed of what is drawn at random.")]
 TableVersion = Annotated[
     str | None,
     typer.Option("--table", metavar="VERSION", help="A table: a git revision, a file, module:table."),

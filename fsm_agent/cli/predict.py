@@ -7,9 +7,8 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from statistics import fmean
-from typing import Annotated, Any
+from typing import Any
 
-import typer
 from rich.text import Text
 
 from fsm_agent.backtest.playback import Change
@@ -25,7 +24,7 @@ from fsm_agent.backtest.predict import (
 )
 from fsm_agent.backtest.run import Backtest, describe_change
 from fsm_agent.cli.arguments import nest_settings
-from fsm_agent.cli.options import Home, Json, RecordedDays, RecordedSession, Sets, TableVersion
+from fsm_agent.cli.options import Home, Json, RecordedDays, RecordedSession, Seed, Sets, TableVersion
 from fsm_agent.cli.screen import count, dollars, grid_of, put, screen
 from fsm_agent.cli.sessions import store_of
 from fsm_agent.composition.turn_wiring import MACHINE, TURN
@@ -46,7 +45,7 @@ def predict(
     table: TableVersion = None,
     session: RecordedSession = None,
     days: RecordedDays = None,
-    seed: Annotated[int, typer.Option(help="Seed of what is drawn.")] = 0,
+    seed: Seed = 0,
     as_json: Json = False,
     home: Home = None,
 ) -> int:

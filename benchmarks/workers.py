@@ -12,7 +12,7 @@ from pathlib import Path
 
 from fsm_agent.dispatch.dispatcher import DIGEST, submit
 from fsm_agent.dispatch.follow import Follower
-from fsm_agent.dispatch.temporal.dispatcher import TemporalDispatcher
+from fsm_agent.dispatch.temporal import TemporalDispatcher
 from fsm_agent.sessions.store import Store
 from tests.dispatch.crew import WorkerProcess, histories
 from tests.helpers.temporal_server import temporal_server

@@ -222,9 +222,13 @@ def kept_values(extension: type[Extension], home: str | os.PathLike[str] | None 
     return KeptValues(store, extension.name)
 
 
-DOORS = ("openai", "agui", "mcp")
-"""Extensions of ``fsm-agent serve`` that this package has: no agent uses them, and their settings are checked
-there."""
+DOORS: Mapping[str, tuple[str, str]] = {
+    "openai": ("fsm_agent.serve.openai.door:OpenAiDoor", "serve"),
+    "agui": ("fsm_agent.serve.agui:AgUiDoor", "serve"),
+    "mcp": ("fsm_agent.serve.mcp_transports:McpDoor", "mcp"),
+}
+"""Extensions of ``fsm-agent serve`` that this package has: where the class of each is, and the extra with the
+libraries that it needs. No agent uses them, and their settings are checked there."""
 
 
 def load_extension(name: str) -> type[Extension]:

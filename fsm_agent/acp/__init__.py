@@ -1,8 +1,7 @@
 """The agent in an editor: a server of the Agent Client Protocol. See ``docs/acp.md``.
 
-``server`` answers an editor and holds its conversations, ``updates`` turns callbacks into updates and asks
-the person, ``content`` shows calls, reads prompts, replays transcripts and names the ends of turns. Needs the
-extra ``acp``."""
+``server`` answers an editor and holds its conversations, ``updates`` turns callbacks into updates, asks the
+person, shows calls, reads prompts, and replays transcripts. Needs the extra ``acp``."""
 
 from __future__ import annotations
 

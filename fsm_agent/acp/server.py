@@ -35,8 +35,7 @@ from acp.schema import (
     UnstructuredCommandInput,
 )
 
-from fsm_agent.acp.content import STOPS, Blocks, content_of, replay_updates
-from fsm_agent.acp.updates import EditorView
+from fsm_agent.acp.updates import STOPS, Blocks, EditorView, content_of, replay_updates
 from fsm_agent.agent import Agent
 from fsm_agent.conversation.messages import Message
 from fsm_agent.conversation.result import TurnResult
@@ -387,7 +386,7 @@ class EditorServer:
                 raise ConfigError("there is no more than one page of sessions", cursor, "no cursor")
             if cwd is not None and not Path(cwd).is_absolute():
                 raise ConfigError("the working directory cannot be used", cwd, "the whole path of a folder")
-            wanted, folders = cwd and str(Path(cwd)), KeptValues(self._host.store, FOLDERS)
+            wanted, folders = cwd and str(Path(cwd)), KeptValues(self._host.store, FOLDERS).all()
             found = [
                 SessionInfo(
                     session_id=one["session"],

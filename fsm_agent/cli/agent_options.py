@@ -5,26 +5,28 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from fsm_agent.agent import Agent
 from fsm_agent.cli.arguments import nest_settings, tools_of
 from fsm_agent.cli.options import CliOptions
+from fsm_agent.cli.sessions import store_of
 from fsm_agent.options import DEFAULT_TOOLSETS, AgentOptions, by_task
 from fsm_agent.providers.choose import Choice
 from fsm_agent.providers.config_file import Config, config_of
-from fsm_agent.sessions.store import store_for
 from fsm_agent.sessions.store.names import find_session
 from fsm_agent.settings.errors import about_unknown
-from fsm_agent.settings.model import Settings, unknown_variables
+from fsm_agent.settings.model import ENV_PREFIX, Settings, unknown_variables
 from fsm_agent.support.files import home_of
-
-if TYPE_CHECKING:
-    from fsm_agent.settings.model import Settings
-
 
 STARTS, ENDS = "OTEL_EXPORTER_OTLP_", "ENDPOINT"
 MISSING = "fsm-agent: {name} is set, but nothing is sent: {needs}"
+
+
+def let_report(settings: Settings) -> None:
+    """Let the agents that a program of the user's makes report to OpenTelemetry. Raises ``ConfigError``."""
+    if telemetry_of(settings):
+        os.environ.setdefault(f"{ENV_PREFIX}TELEMETRY__ENABLED", "true")
 
 
 def telemetry_of(settings: Settings) -> bool | None:
@@ -65,7 +67,7 @@ def options_of(given: CliOptions, callbacks: object) -> tuple[AgentOptions, Choi
         )
     answerable = getattr(callbacks, "clarify", None) is not None or settings.approval.unanswered == "suspend"
     asks = ("clarify",) if answerable else ()
-    store = store_for(home, settings.store.durability, settings.store.database)
+    store = store_of(given.home, settings)
     options = AgentOptions(
         model=f"{choice.profile.name}:{choice.model}",
         base_url=choice.base_url,

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import sys
 from collections.abc import Iterator, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass
@@ -56,7 +57,7 @@ COMMANDS: Mapping[str, tuple[str, str] | Group] = {
     "run": ("run:run", "Run one turn."),
     "chat": ("chat:chat", "Talk with the agent, turn after turn."),
     "worker": ("remote:worker", "Run queued turns until a signal comes."),
-    "acp": ("acp:acp", "Serve an editor (Agent Client Protocol)."),
+    "acp": ("serve:acp", "Serve an editor (Agent Client Protocol)."),
     "mcp": Group(
         "The agent as an MCP server, and logins to servers of others.",
         {
@@ -352,8 +353,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return FAILED
     except _UsageError as error:
-        from fsm_agent.cli.usage import usage_error
-
         return _complain(usage_error(error, words))
     finally:
         _send_telemetry()
@@ -396,3 +395,59 @@ def _complain(message: str, code: int = USAGE) -> int:
     if line:
         print(f"fsm-agent: {line}", file=sys.stderr)
     return code
+
+
+# The parser's own errors, in the form of all others: what, given, allowed.
+
+
+_EXTRA = re.compile(r"Got unexpected extra argument\S* \((.*)\)", re.DOTALL)
+_EXPECTED = re.compile(r"Input should be (.+?)(?:, unable to .*)?$", re.DOTALL)
+_BRACES = re.compile(r"\{(\w+)\}")
+"""What the parser puts around the names of required arguments."""
+
+
+def usage_error(error: Any, words: Sequence[str]) -> str:
+    """Return the line for an ``error`` of the parser in the command line ``words``."""
+    return str(_config_error(error, words) or error.format_message())
+
+
+def _config_error(error: Any, words: Sequence[str]) -> ConfigError | None:
+    context: Any = getattr(error, "ctx", None)
+    message = str(getattr(error, "message", ""))
+    form = _form(context) if context is not None else ""
+    match type(error).__name__:
+        case "MissingParameter":
+            name, kind = _name(error.param), error.param.param_type_name
+            allowed = form if kind == "argument" else f"{name} VALUE"
+            return ConfigError(f"{kind} {name} is missing", context.command_path, allowed)
+        case "NoSuchOption":
+            known = [name for one in context.command.get_params(context) for name in one.opts]
+            options = [name for name in known if name.startswith("-")]
+            return ConfigError("no such option", error.option_name, near(error.option_name, options))
+        case "BadOptionUsage":
+            option = error.option_name
+            if "requires" in message:
+                return ConfigError("option has no value", option, f"{option} VALUE")
+            given = next((word for word in words if word.startswith(f"{option}=")), option)
+            return ConfigError("option takes no value", given, option)
+        case "BadParameter" if error.param is not None:
+            found: list[Any] = getattr(error.__cause__, "errors", list)()
+            expected = _EXPECTED.match(message)
+            allowed = expected[1] if expected else message
+            return ConfigError(
+                f"{_name(error.param)} cannot be used", found[0]["input"] if found else None, allowed
+            )
+    extra = _EXTRA.match(message)
+    return ConfigError("too many arguments", extra[1], form) if extra else None
+
+
+def _form(context: Any) -> str:
+    """The command with its arguments on one line."""
+    return " ".join(_BRACES.sub(r"\1", context.get_usage().removeprefix("Usage: ")).split())
+
+
+def _name(parameter: Any) -> str:
+    """What a person types for the parameter."""
+    if parameter.param_type_name == "option":
+        return str(max(parameter.opts, key=len))
+    return str(parameter.metavar or parameter.name.upper())

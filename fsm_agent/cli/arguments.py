@@ -20,7 +20,7 @@ def table_of(name: str | None) -> Table:
     if name is None:
         return TURN
     if name.endswith((".json", ".scxml")):
-        from fsm_agent.diagram.versions.load import version_of
+        from fsm_agent.diagram.versions import version_of
 
         return version_of(name).table
     table = attribute_of(name)

@@ -1,19 +1,23 @@
-"""``fsm-agent backtest``: what recorded turns would have done under a change."""
+"""``fsm-agent backtest``: what recorded turns would have done under a change, and with ``--live`` what a
+model answers where a recording ends: what that costs at most, the question, the forks."""
 
 from __future__ import annotations
 
+import html
 import json
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeRemainingColumn
 from rich.text import Text
 
+from fsm_agent.backtest import live
+from fsm_agent.backtest.live import Ending, Fork, Live, Place, Purse
 from fsm_agent.backtest.playback import Change
 from fsm_agent.backtest.report import (
     MOST,
@@ -28,80 +32,110 @@ from fsm_agent.backtest.report import (
 )
 from fsm_agent.backtest.run import Backtest, Found, describe_change, identity
 from fsm_agent.backtest.verdict import KINDS, Verdict
-from fsm_agent.cli.arguments import nest_settings
-from fsm_agent.cli.live import LiveOptions, continue_turns, live_as_html, live_as_markdown, show_live
-from fsm_agent.cli.options import BaseUrl, Home, Json, Model, Sets
-from fsm_agent.cli.screen import WholeTable, console_of, count, put, screen
+from fsm_agent.cli.arguments import nest_settings, tools_of
+from fsm_agent.cli.models import NO_KEY, most_of_request
+from fsm_agent.cli.options import (
+    BaseUrl,
+    Home,
+    Json,
+    MarkdownFile,
+    Model,
+    RecordedDays,
+    RecordedExit,
+    RecordedSession,
+    Sample,
+    Seed,
+    Sets,
+    TableVersion,
+)
+from fsm_agent.cli.screen import (
+    clean,
+    count,
+    dollars,
+    grid_of,
+    preview,
+    progress,
+    put,
+    screen,
+    write_report,
+)
 from fsm_agent.cli.sessions import store_of
-from fsm_agent.diagram.versions.load import unpack_revision, version_of
+from fsm_agent.diagram.versions import unpack_revision, version_of
 from fsm_agent.errors import ConfigError
 from fsm_agent.fsm.machine import Machine
+from fsm_agent.providers.catalog import FREE, price_of
+from fsm_agent.providers.config_file import config_of
+from fsm_agent.providers.profiles import is_loopback
+from fsm_agent.sessions.store import Store
+from fsm_agent.settings.model import Settings
+from fsm_agent.support.texts import escape_markdown
+from fsm_agent.support.threads import LOOP
 
 RESUMED = "a file that --resume wrote for the same change, or a new one"
 NEEDS = "at least one turn that has ended; fsm-agent run records one"
 
+Files = Annotated[
+    list[str] | None, typer.Argument(metavar="FILE", help="Exports; default: the turns of the home.")
+]
+Prompt = Annotated[
+    str | None, typer.Option(metavar="FILE", help="A system prompt; {recorded} in it is that of the turn.")
+]
+Schemas = Annotated[
+    str | None,
+    typer.Option(metavar="FILE", help="JSON: by tool, a new description or new parameters; null removes it."),
+]
+States = Annotated[
+    str | None, typer.Option(metavar="VERSION", help="States: a git revision, or a folder with the package.")
+]
+Resume = Annotated[
+    str | None, typer.Option(metavar="FILE", help="Keep verdicts here, and begin with those that are there.")
+]
+Most = Annotated[
+    str, typer.Option(metavar="N[%]", help="Turns that may differ; with more, the exit status is 1.")
+]
+GoLive = Annotated[
+    bool, typer.Option("--live", help="Where a recording ends, let a model continue a fork of the turn.")
+]
+Budget = Annotated[float | None, typer.Option(metavar="USD", help="US dollars that all forks may cost.")]
+At = Annotated[
+    str | None,
+    typer.Option(metavar="PLACE", help="Fork every turn there: STATE, STATE:VISIT, or after N moves."),
+]
+PureTools = Annotated[
+    list[str] | None, typer.Option(metavar="MODULE:NAME", help="A pure tool that forks may run.")
+]
+Keep = Annotated[str | None, typer.Option(metavar="FOLDER", help="Keep the copy of the home with the forks.")]
+
 
 def backtest(
-    files: Annotated[
-        list[str] | None, typer.Argument(metavar="FILE", help="Exports; default: the turns of the home.")
-    ] = None,
+    files: Files = None,
     sets: Sets = (),  # type: ignore[assignment]
-    prompt: Annotated[
-        str | None,
-        typer.Option(metavar="FILE", help="A system prompt; {recorded} in it is that of the turn."),
-    ] = None,
-    tools: Annotated[
-        str | None,
-        typer.Option(
-            metavar="FILE", help="JSON: by tool, a new description or new parameters; null removes it."
-        ),
-    ] = None,
-    table: Annotated[
-        str | None, typer.Option(metavar="VERSION", help="A table: a git revision, a file, module:table.")
-    ] = None,
-    states: Annotated[
-        str | None,
-        typer.Option(metavar="VERSION", help="States: a git revision, or a folder with the package."),
-    ] = None,
-    session: Annotated[str | None, typer.Option(help="Only turns of this session.")] = None,
-    exit: Annotated[str | None, typer.Option(metavar="REASON", help="Only turns that ended so.")] = None,
-    days: Annotated[float | None, typer.Option(help="Only turns of the last days.")] = None,
-    sample: Annotated[int | None, typer.Option(metavar="N", help="Play N turns, chosen at random.")] = None,
-    seed: Annotated[int, typer.Option(help="Seed of the sample.")] = 0,
+    prompt: Prompt = None,
+    tools: Schemas = None,
+    table: TableVersion = None,
+    states: States = None,
+    session: RecordedSession = None,
+    exit: RecordedExit = None,
+    days: RecordedDays = None,
+    sample: Sample = None,
+    seed: Seed = 0,
     jobs: Annotated[int | None, typer.Option(help="Processes; default: one a core.")] = None,
-    resume: Annotated[
-        str | None,
-        typer.Option(metavar="FILE", help="Keep verdicts here, and begin with those that are there."),
-    ] = None,
-    most: Annotated[
-        str,
-        typer.Option(metavar="N[%]", help="Turns that may differ; with more, the exit status is 1."),
-    ] = "0",
+    resume: Resume = None,
+    most: Most = "0",
     same_requests: Annotated[
         bool, typer.Option("--same-requests", help="Different requests count, too.")
     ] = False,
-    markdown: Annotated[
-        str | None, typer.Option(metavar="FILE", help="Write the report for a pull request.")
+    markdown: MarkdownFile = None,
+    page: Annotated[
+        str | None, typer.Option("--html", metavar="FILE", help="Write the report as one page.")
     ] = None,
-    html: Annotated[str | None, typer.Option(metavar="FILE", help="Write the report as one page.")] = None,
-    live: Annotated[
-        bool, typer.Option("--live", help="Where a recording ends, let a model continue a fork of the turn.")
-    ] = False,
-    budget: Annotated[
-        float | None, typer.Option(metavar="USD", help="US dollars that all forks may cost.")
-    ] = None,
+    go_live: GoLive = False,
+    budget: Budget = None,
     model: Model = None,
     base_url: BaseUrl = None,
-    at: Annotated[
-        str | None,
-        typer.Option(metavar="PLACE", help="Fork every turn there: STATE, STATE:VISIT, or after N moves."),
-    ] = None,
-    tool: Annotated[
-        list[str] | None, typer.Option(metavar="MODULE:NAME", help="A pure tool that forks may run.")
-    ] = None,
-    keep: Annotated[
-        str | None, typer.Option(metavar="FOLDER", help="Keep the copy of the home with the forks.")
-    ] = None,
+    at: At = None,
+    tool: PureTools = None,
+    keep: Keep = None,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Begin forks without asking.")] = False,
     as_json_: Json = False,
     home: Home = None,
@@ -112,23 +146,20 @@ def backtest(
     in a copy of the home, under a budget. The exit status is 1 when more turns differ than allowed.
     """
     allowed = _share(most)
-    going = LiveOptions(budget, model, base_url, at, tool or (), keep, yes)
-    going.refuse(live, {"FILE": files, "--table": table, "--states": states})
+    given = LiveOptions(budget, model, base_url, at, tool or (), keep, yes)
+    given.refuse(go_live, {"FILE": files, "--table": table, "--states": states})
     change = Change(nest_settings(sets), _text(prompt), _schemas(tools), _machine(table))
     with ExitStack() as stack:
         folder = stack.enter_context(_states(states))
         sources = _sources(stack, files or (), home, session, exit, days)
-        if not any(one.turns for one in sources):
-            raise ConfigError("there is no recorded turn to play", ", ".join(files or ()) or None, NEEDS)
         if sample is not None:
             sources = _sample(sources, sample, seed)
         found = _judge_all(sources, change, folder, jobs, resume)
-        forks = continue_turns(sources[0].store, found, change, going) if live else None
+        forks = continue_turns(sources[0].store, found, change, given) if go_live else None
     if markdown is not None:
-        more = "" if forks is None else live_as_markdown(forks)
-        _write(markdown, as_markdown(found) + more)
-    if html is not None:
-        _write(html, as_html(found) + ("" if forks is None else live_as_html(forks)))
+        write_report(markdown, as_markdown(found) + ("" if forks is None else live_as_markdown(forks)))
+    if page is not None:
+        write_report(page, as_html(found) + ("" if forks is None else live_as_html(forks)))
     if as_json_:
         print(as_json(found, None if forks is None else forks.to_dict()))
     else:
@@ -208,11 +239,16 @@ def _sources(
     exit: str | None,
     days: float | None,
 ) -> list[Backtest]:
+    """The recorded turns that the command line names. Raises ``ConfigError`` where there are none."""
     if files:
         if session or exit or days is not None:
             raise ConfigError("--session, --exit and --days choose turns of a home", files[0], "no file")
-        return [stack.enter_context(Backtest.of_file(one)) for one in files]
-    return [Backtest.of(store_of(home), session=session, exit=exit, days=days)]
+        found = [stack.enter_context(Backtest.of_file(one)) for one in files]
+    else:
+        found = [Backtest.of(store_of(home), session=session, exit=exit, days=days)]
+    if not any(one.turns for one in found):
+        raise ConfigError("there is no recorded turn to play", ", ".join(files) or None, NEEDS)
+    return found
 
 
 def _sample(sources: Sequence[Backtest], number: int, seed: int) -> list[Backtest]:
@@ -228,7 +264,8 @@ def _judge_all(
 ) -> Found:
     turns = [turn for one in sources for turn in one.turns]
     verdicts: list[Verdict] = []
-    with _verdict_file(resume, identity(change, states)) as (known, keep), _progress(len(turns)) as advance:
+    file = _verdict_file(resume, identity(change, states))
+    with file as (known, keep), progress("playing turns", len(turns)) as advance:
         advance(len(known.keys() & set(turns)))
 
         def hear(verdict: Verdict) -> None:
@@ -280,22 +317,6 @@ def _verdict_file(
         yield {verdict.turn: verdict for verdict in known}, keep
 
 
-@contextmanager
-def _progress(total: int) -> Iterator[Callable[[int], None]]:
-    columns = ("playing turns", BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    console = console_of(sys.stderr)
-    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
-        task = bar.add_task("", total=total)
-        yield lambda number: bar.advance(task, number)
-
-
-def _write(path: str, text: str) -> None:
-    try:
-        Path(path).write_text(text, "utf-8")
-    except OSError as error:
-        raise ConfigError(f"the report cannot be written ({error.strerror})", path, "a file") from None
-
-
 def _show(found: Found) -> None:
     """Print the outcome, then why."""
     put(
@@ -307,14 +328,8 @@ def _show(found: Found) -> None:
     for kind in ORDER:
         if not (listed := groups(found, kind)):
             continue
-        grid = WholeTable(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="dim")
-        names = (
-            ("turns", "state", "recorded", "now", "for example")
-            if kind == "differs"
-            else ("turns", "what", "for example")
-        )
-        for name in names:
-            grid.add_column(name, justify="right" if name == "turns" else "left")
+        what = ("state", "recorded", "now") if kind == "differs" else ("what",)
+        grid = grid_of(("turns", *what, "for example"), right=("turns",))
         for group in listed[:MOST]:
             one = group.first
             place = f"{one.turn}{f' move {one.at}' if one.at else ''}"
@@ -326,3 +341,191 @@ def _show(found: Found) -> None:
         put(screen(), Text(f"\n{KINDS[kind].capitalize()}", "bold"), grid)
         if len(listed) > MOST:
             put(screen(), Text(f"and {count(len(listed) - MOST, 'more kind')} of difference", "dim"))
+
+
+# Live: a model continues forks of the turns, in a copy of the home.
+
+
+@dataclass(frozen=True, slots=True)
+class LiveOptions:
+    """``usd``: the budget. ``model``: another one than the recorded, at ``base_url``. ``where``: the moves to
+    fork at. ``tools``: names of pure tools that may run. ``keep``: the folder for the copy of the home.
+    ``yes``: do not ask."""
+
+    usd: float | None
+    model: str | None = None
+    base_url: str | None = None
+    where: str | None = None
+    tools: Sequence[str] = ()
+    keep: str | None = None
+    yes: bool = False
+
+    def refuse(self, live: bool, others: Mapping[str, object]) -> None:
+        """Raise ``ConfigError`` for options that need ``--live``, or that ``--live`` cannot have."""
+        if not live:
+            named: dict[str, object] = {
+                "--budget": self.usd, "--model": self.model, "--base-url": self.base_url, "--at": self.where,
+                "--tool": self.tools, "--keep": self.keep, "--yes": self.yes,
+            }  # fmt: skip
+            if given := next((name for name, value in named.items() if value), None):
+                raise ConfigError("an option is for live backtests only", given, f"--live {given}")
+            return
+        if self.usd is None:
+            raise ConfigError("--live asks a model and needs a budget", None, "--budget USD")
+        Purse(self.usd)
+        if wrong := next((name for name, value in others.items() if value), None):
+            what = "--live continues turns of a home, with the table and the states of this version"
+            raise ConfigError(what, wrong, f"no {wrong}")
+
+
+@dataclass(frozen=True, slots=True)
+class LiveFound:
+    """The forks, the budget, and what was spent of it, in US dollars."""
+
+    forks: Sequence[Fork]
+    usd: float
+    spent: float
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return it as JSON values."""
+        return {"budget": self.usd, "spent": self.spent, "forks": [one.to_dict() for one in self.forks]}
+
+
+def continue_turns(store: Store, found: Found, change: Change, given: LiveOptions) -> LiveFound:
+    """Fork the turns of a backtest. Raises ``ConfigError`` if the person at the terminal says no, and without
+    a terminal or ``--yes``."""
+    assert given.usd is not None
+    tools = tools_of(given.tools)
+    live.refuse_unsafe(tools)
+    where = "CallLLM" if given.where is None and given.model is not None else given.where
+    begin = live.places(store, found.verdicts, change, where)
+    if not begin:
+        return LiveFound((), given.usd, 0.0)
+    _ask(store, begin, change, given)
+    with live.scratch(store, None if given.keep is None else Path(given.keep)) as copy:
+        going = Live(copy, change, lambda place: _model(place, given), given.usd, tools)
+        with progress("asking models", len(begin)) as advance:
+            forks = LOOP.run(going.run(begin, lambda fork: advance(1)))
+    return LiveFound(forks, given.usd, going.spent)
+
+
+def _model(place: Place, given: LiveOptions) -> dict[str, Any]:
+    """The model of a fork. A stored address is believed only on this machine: a key must not go where a
+    record says."""
+    if given.model is not None:
+        return {"model": given.model, "base_url": given.base_url}
+    return {
+        "model": place.model,
+        "base_url": given.base_url or (place.address if is_loopback(place.address) else None),
+    }
+
+
+def _ask(store: Store, begin: Sequence[Place], change: Change, given: LiveOptions) -> None:
+    """Print what it costs at most, and ask."""
+    config = config_of(store.home)
+    settings = Settings.of(change.settings, config.settings)
+    total: float | None = 0.0
+    for place in begin:
+        model = _model(place, given)
+        choice = config.chooser(model["model"], model["base_url"], NO_KEY)
+        free = price_of(choice.model, choice.profile.name, settings.prices) is FREE
+        each = 0.0 if free else most_of_request(choice, settings)
+        total = None if each is None or total is None else total + place.most * each
+    names = ", ".join(sorted({str(_model(place, given)["model"]) for place in begin}))
+    most = max(place.most for place in begin)
+    proved = "is not known" if total is None else f"is at most {dollars(total)}"
+    print(
+        f"Live: {count(len(begin), 'fork')} with {clean(names)}, each of at most {count(most, 'request')}."
+        f" Their cost {proved}; the budget ends it at {dollars(given.usd or 0.0)}.",
+        file=sys.stderr,
+    )
+    if given.yes:
+        return
+    if sys.stdin is None or not sys.stdin.isatty():
+        raise ConfigError("no person can be asked whether to begin", count(len(begin), "fork"), "--yes")
+    print("Begin? [y/N] ", end="", file=sys.stderr, flush=True)
+    if sys.stdin.readline().strip().lower() not in ("y", "yes"):
+        raise ConfigError("no model was asked", "no", "y or yes")
+
+
+def show_live(found: LiveFound) -> None:
+    """Print the forks below the report of the backtest."""
+    counts = Counter(one.kind for one in found.forks)
+    put(
+        screen(),
+        Text(f"\n{_headline(found)}", "bold"),
+        *(Text(f"{counts[kind]:>7,}  {words}") for kind, words in live.KINDS.items() if counts[kind]),
+    )
+    if not found.forks:
+        return
+    grid = grid_of(_COLUMNS, right=("cost",))
+    for cells in _rows(found):
+        grid.add_row(*(preview(cell, 100) for cell in cells))
+    put(screen(), Text(""), grid)
+    if len(found.forks) > MOST:
+        put(screen(), Text(f"and {len(found.forks) - MOST:,} more", "dim"))
+
+
+def live_as_markdown(found: LiveFound) -> str:
+    """The part of the report for a pull request."""
+    lines = ["", f"#### {_headline(found)}", ""]
+    if found.forks:
+        lines += [f"| {' | '.join(_COLUMNS)} |", f"|{'---|' * len(_COLUMNS)}"]
+        lines += [
+            f"| {' | '.join(escape_markdown(preview(cell, 100)) for cell in cells)} |"
+            for cells in _rows(found)
+        ]
+    return "\n".join(lines) + "\n"
+
+
+def live_as_html(found: LiveFound) -> str:
+    """The part of the page: each fork beside what was recorded."""
+    lines = [f"<h2>{html.escape(_headline(found))}</h2>"]
+    for kind, words in live.KINDS.items():
+        forks = [one for one in found.forks if one.kind == kind]
+        if forks:
+            shown = "".join(map(_html_fork, forks[:MOST]))
+            more = f"<p>{len(forks) - MOST:,} more" if len(forks) > MOST else ""
+            opened = " open" if kind == found.forks[0].kind else ""
+            lines.append(
+                f"<details{opened}><summary>{len(forks):,} × {words}</summary>{shown}{more}</details>"
+            )
+    return "\n".join(lines) + "\n"
+
+
+def _html_fork(one: Fork) -> str:
+    place = f"{one.place.state}, after move {one.place.at}, by {one.model}, {dollars(one.usd)}"
+    first = f"; move {one.first} is the first other one" if one.first else ""
+    why = f"<p>{html.escape(one.why)}" if one.why else ""
+    sides = "".join(
+        f"<section><b>{name}</b><p>{html.escape(ending.exit)}, {count(ending.requests, 'request')}"
+        f"<p>{html.escape(', '.join(ending.tools))}<p>{html.escape(ending.answer)}</section>"
+        for name, ending in (("recorded", one.recorded), ("now", one.now))
+        if ending is not None
+    )
+    head = f"<h3><code>{html.escape(one.place.turn)}</code></h3><p>{html.escape(place + first)}"
+    return f"<article>{head}{why}<div class=sides>{sides}</div></article>"
+
+
+_COLUMNS = ("turn", "from", "recorded", "now", "cost")
+
+
+def _headline(found: LiveFound) -> str:
+    if not found.forks:
+        return "Live: no turn has such a place"
+    return f"Live: {count(len(found.forks), 'fork')}, {dollars(found.spent)} of {dollars(found.usd)}"
+
+
+def _rows(found: LiveFound) -> Iterator[tuple[str, ...]]:
+    for one in found.forks[:MOST]:
+        place = f"{one.place.state}, move {one.place.at + 1}"
+        now = one.why or (live.KINDS[one.kind] if one.now is None else _side(one.now))
+        first = f"move {one.first}: " if one.first else ""
+        yield (one.place.turn, place, _side(one.recorded), f"{first}{now}", dollars(one.usd))
+
+
+def _side(ending: Ending | None) -> str:
+    if ending is None:
+        return ""
+    tools = f" ({', '.join(ending.tools)})" if ending.tools else ""
+    return f"{ending.exit}{tools}: {ending.answer}"

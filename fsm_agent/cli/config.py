@@ -241,11 +241,8 @@ def _unknown(name: str) -> ConfigError:
     from difflib import get_close_matches
 
     near = get_close_matches(name, every_setting(), n=3, cutoff=0.5)
-    return ConfigError(
-        f"unknown setting {name}",
-        None,
-        " or ".join(near) if near else "a name that fsm-agent config list shows",
-    )
+    allowed = " or ".join(near) if near else "a name that fsm-agent config list shows"
+    return ConfigError(f"unknown setting {name}", None, allowed)
 
 
 def _document(folder: Path) -> tomlkit.TOMLDocument:

@@ -1,4 +1,5 @@
-"""``fsm-agent debug``: a turn in the debugger, in a browser or in an editor (Debug Adapter Protocol)."""
+"""``fsm-agent debug``: a turn in the debugger, in a browser or in an editor (Debug Adapter Protocol); and the
+page of ``fsm-agent diagram --live``."""
 
 from __future__ import annotations
 
@@ -12,7 +13,7 @@ import webbrowser
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -28,9 +29,12 @@ from fsm_agent.debug.dap import LaunchOptions, serve_port, serve_stdio
 from fsm_agent.errors import ConfigError
 from fsm_agent.fsm.table import Table
 from fsm_agent.support.files import home_of
-from fsm_agent.support.installation import install_command
+from fsm_agent.support.installation import importing
 from fsm_agent.support.redaction import environment_keys
 from fsm_agent.workflow import Workflow
+
+if TYPE_CHECKING:
+    from fsm_agent.debug.web.app import PageServer
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +104,7 @@ def serve_debugger(target: DebugTarget, given: CliOptions) -> int:
     try:
         first = _first_of_table(session, target) if own else _first(session, target)
         if target.dap is not None or target.stdio:
-            return _editor(session, first, target.dap, given)
+            return serve(session, first, target.dap, given)
         return _page(session, first, target, given)
     finally:
         session.close()
@@ -171,22 +175,19 @@ def _first(session: DebugSession, target: DebugTarget) -> str | None:
 
 
 def _page(session: DebugSession, first: str | None, target: DebugTarget, given: CliOptions) -> int:
-    try:
+    with importing("debug", "the page needs"):
         from fsm_agent.debug.web.app import DebugServer
-    except ImportError as error:
-        raise ConfigError(
-            f"the debugger's page needs {error.name}, which is not installed",
-            None,
-            install_command("debug"),
-        ) from None
     server = DebugServer(session, target.port, first, [given.api_key] if given.api_key else [])
+    end_in_order()
+    return _serve_page(server, target.open_page)
 
+
+def _serve_page(server: PageServer, opens: bool) -> int:
     def ready() -> None:
         print(server.url, flush=True)
-        if target.open_page and sys.stdout.isatty():
+        if opens and sys.stdout.isatty():
             webbrowser.open(server.url)
 
-    end_in_order()
     server.run(ready)
     return 130  # served until interrupted
 
@@ -200,11 +201,6 @@ def end_in_order() -> None:
     if threading.current_thread() is threading.main_thread():
         for number in (signal.SIGTERM, signal.SIGHUP):
             signal.signal(number, leave)
-
-
-def _editor(session: DebugSession, first: str | None, at: str | None, given: CliOptions) -> int:
-
-    return serve(session, first, at, given)
 
 
 def serve(session: DebugSession, first: str | None, at: str | None, given: CliOptions) -> int:
@@ -262,3 +258,50 @@ def _sets(settings: Mapping[str, Any], before: str = "") -> Iterator[str]:
             yield from _sets(value, f"{before}{name}.")
         else:
             yield f"{before}{name}={json.dumps(value)}"
+
+
+# The page of a table that is being written (``fsm-agent diagram --live``).
+
+
+ALLOWED = "path.py, path.py:NAME, or module:NAME below the current directory"
+
+
+def serve_table(where: str, port: int = 0, home: str | None = None) -> int:
+    """Serve the page until interrupted. Raises ``ConfigError`` for a file that is not there."""
+    with importing("debug", "the page needs"):
+        from fsm_agent.debug.live.page import LivePage
+        from fsm_agent.debug.live.watched import Watched
+        from fsm_agent.debug.web.app import PageServer
+    from fsm_agent.cli.predict import Predictor
+
+    path, name = find_table(where, Path.cwd())
+    watched = Watched(path, name, Predictor(home))
+    try:
+        server = PageServer(lambda at, token: LivePage(watched, (token,)).app(at, token), port)
+        end_in_order()
+        watched.start()
+        return _serve_page(server, opens=True)
+    finally:
+        watched.close()
+
+
+def find_table(where: str, folder: Path) -> tuple[Path, str]:
+    """The file of ``path.py``, ``path.py:NAME`` or ``module:NAME``, and the name. Raises ``ConfigError``."""
+    found = re.fullmatch(r"(.+\.py)(?::(\w+))?", where)
+    if found is not None:
+        return _there(folder / found[1], where), found[2] or ""
+    module = re.fullmatch(r"([\w.]+):(\w+)", where)
+    if module is None or (folder / where).exists():
+        raise ConfigError("only a table in Python is watched", where, ALLOWED)
+    inside = Path(*module[1].split("."))
+    for root in (folder, folder / "src", folder / "states", *map(Path, sys.path)):
+        for file in (root / inside.with_suffix(".py"), root / inside / "__init__.py"):
+            if file.is_file():
+                return file, module[2]
+    raise ConfigError("there is no such module", where, ALLOWED)
+
+
+def _there(path: Path, where: str) -> Path:
+    if not path.is_file():
+        raise ConfigError("there is no such file", where, ALLOWED)
+    return path

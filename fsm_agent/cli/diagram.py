@@ -12,7 +12,7 @@ import typer
 
 from fsm_agent.cli.arguments import nest_settings, table_of
 from fsm_agent.cli.options import Home, Json
-from fsm_agent.cli.screen import count
+from fsm_agent.cli.screen import count, write_report
 from fsm_agent.composition.turn_wiring import MACHINE, TURN
 from fsm_agent.diagram import ENGINES, FORMATS, render, written
 from fsm_agent.diagram import runs as files
@@ -26,7 +26,6 @@ from fsm_agent.errors import ConfigError
 from fsm_agent.fsm.journal import Step
 from fsm_agent.fsm.table import Table
 from fsm_agent.settings.model import dot_names
-from fsm_agent.support.installation import install_command
 from fsm_agent.support.redaction import mask
 
 if TYPE_CHECKING:
@@ -141,12 +140,8 @@ def _print(text: str, format: str, dark: bool) -> None:
 def _serve_live(where: str, port: int, home: str | None, others: Sequence[object]) -> int:
     if given := next((one for one in others if one), None):
         raise ConfigError("the live page shows the table of its file", given, f"--live {where} alone")
-    try:
-        from fsm_agent.cli.live_table import serve_table
-    except ImportError as error:
-        raise ConfigError(
-            f"the page needs {error.name}, which is not installed", None, install_command("debug")
-        ) from None
+    from fsm_agent.cli.debug import serve_table
+
     return serve_table(where, port, home)
 
 
@@ -160,10 +155,7 @@ def page(name: str | None, path: str, overlay: str | None, coverage: Sequence[st
     if coverage:
         tally = _coverage(table, coverage)
     limits = table.default_limits() if table.default_limits else None
-    try:
-        Path(path).write_text(as_page(table, runs=runs, tally=tally, limits=limits), "utf-8")
-    except OSError as error:
-        raise ConfigError(f"the page cannot be written ({error.strerror})", path, "a file") from error
+    write_report(path, as_page(table, runs=runs, tally=tally, limits=limits), "page")
     print(f"written: {path}", file=sys.stderr)
     return 0
 
@@ -230,7 +222,7 @@ def diff(
     dark: Dark = False,
 ) -> int:
     """Compare two versions of a table: rows, proofs, bounds."""
-    from fsm_agent.diagram.versions import compare, load, rendering
+    from fsm_agent.diagram.versions import compare, rendering, version_of
 
     format = "json" if as_json else format
     if format not in _OF_DIFFS:
@@ -238,7 +230,7 @@ def diff(
     if name is not None and not re.fullmatch(r"[\w.]+:\w+", name):
         raise ConfigError("this names no table", name, "module:attribute of a Table")
     limits = _limits(sets or ())
-    a, b = load.version_of(old, name), load.version_of(new, name)
+    a, b = version_of(old, name), version_of(new, name)
     difference = compare.compare(a.table, b.table)
     proofs = compare.proofs(a, b, limits)
     if format == "md":

@@ -4,40 +4,63 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeRemainingColumn
 from rich.text import Text
 
 from fsm_agent.agent import Agent
 from fsm_agent.backtest.run import Backtest
 from fsm_agent.cli.agent_options import options_of
 from fsm_agent.cli.arguments import attribute_of, nest_settings
-from fsm_agent.cli.options import CliOptions, Home, Json, with_agent
-from fsm_agent.cli.screen import WholeTable, clean, console_of, count, dollars, preview, put, screen
+from fsm_agent.cli.options import (
+    CliOptions,
+    Home,
+    Json,
+    MarkdownFile,
+    RecordedDays,
+    RecordedExit,
+    RecordedSession,
+    Sample,
+    Seed,
+    with_agent,
+)
+from fsm_agent.cli.screen import (
+    WholeTable,
+    clean,
+    count,
+    dollars,
+    grid_of,
+    preview,
+    progress,
+    put,
+    screen,
+    write_report,
+)
 from fsm_agent.cli.sessions import store_of
 from fsm_agent.errors import ConfigError, near
 from fsm_agent.evaluation.cases import Case, Dataset, cases_from_turns, read_cases, write_cases
-from fsm_agent.evaluation.report import (
-    HEADER,
-    MOST,
-    as_markdown,
-    comparison_as_markdown,
-    headline,
-    misses,
-    of_case,
-    row,
+from fsm_agent.evaluation.run import (
+    FIGURES,
+    CaseResult,
+    Comparison,
+    EvalRun,
+    Evaluation,
+    compare,
+    read_run,
+    refuse_name,
+    run_names,
 )
-from fsm_agent.evaluation.run import EvalRun, Evaluation, compare, read_run, refuse_name, run_names
-from fsm_agent.evaluation.scores import Gate, GateResult, scorer_of
+from fsm_agent.evaluation.scores import Figures, Gate, GateResult, scorer_of
 from fsm_agent.options import AgentOptions
 from fsm_agent.sessions.store import Store
 from fsm_agent.sessions.store.journal.read import Turns
 from fsm_agent.settings.model import Settings, merge
+from fsm_agent.support.texts import escape_markdown
 from fsm_agent.support.threads import LOOP
 
 NOT_EVALUATED = ("memory", "learn")
@@ -48,19 +71,9 @@ Sources = Annotated[
     list[str] | None,
     typer.Argument(metavar="CASES", help="Files of cases, or MODULE:NAME; default: recorded turns."),
 ]
-RecordedSession = Annotated[
-    str | None, typer.Option("--session", help="Only recorded turns of this session.")
-]
-Exit = Annotated[str | None, typer.Option(metavar="REASON", help="Only recorded turns that ended so.")]
-Days = Annotated[float | None, typer.Option(help="Only recorded turns of the last days.")]
-Sample = Annotated[int | None, typer.Option(metavar="N", help="Use N recorded turns, chosen at random.")]
-Seed = Annotated[int, typer.Option(help="Seed of the sample and of the intervals.")]
 Gates = Annotated[
     list[str] | None,
     typer.Option("--gate", metavar="CONDITION", help="Such as exact>=0.9; else the exit status is 1."),
-]
-MarkdownFile = Annotated[
-    str | None, typer.Option("--markdown", metavar="FILE", help="Write the report for a pull request.")
 ]
 RunName = Annotated[str, typer.Argument(metavar="RUN", help="Name of a run; default: the newest.")]
 
@@ -93,8 +106,8 @@ def run(
     jobs: Annotated[int, typer.Option(metavar="N", help="Cases at the same time; 1 with --budget.")] = 4,
     name: Annotated[str, typer.Option(help="Name of the run; default: the next number.")] = "",
     session: RecordedSession = None,
-    exit: Exit = None,
-    days: Days = None,
+    exit: RecordedExit = None,
+    days: RecordedDays = None,
     sample: Sample = None,
     seed: Seed = 0,
     markdown: MarkdownFile = None,
@@ -114,11 +127,13 @@ def run(
         one.judge({scorer.name: None for scorer in scorers})
     if name:
         refuse_name(name)
-    with _agent_to_evaluate(agent, given) as evaluated, _progress(len(dataset.cases) * repeat) as advance:
+    total = len(dataset.cases) * repeat
+    with _agent_to_evaluate(agent, given) as evaluated, progress("asking cases", total) as advance:
         evaluation = Evaluation(evaluated, dataset, scorers, budget, jobs, repeat, seed)
-        found = LOOP.run(evaluation.run(name, lambda result: advance()))
+        found = LOOP.run(evaluation.run(name, lambda result: advance(1)))
     judged = found.judge(gates)
-    _write(markdown, as_markdown(found, judged))
+    if markdown is not None:
+        write_report(markdown, as_markdown(found, judged))
     if as_json:
         print(json.dumps(found.to_dict() | {"gates": _as_values(judged)}, ensure_ascii=False))
     else:
@@ -138,7 +153,8 @@ def show(
     found = read_run(store, name)
     if case is not None:
         return _show_case(store, found, case, as_json)
-    _write(markdown, as_markdown(found))
+    if markdown is not None:
+        write_report(markdown, as_markdown(found))
     if as_json:
         print(json.dumps(found.to_dict(), ensure_ascii=False))
         return 0
@@ -163,7 +179,8 @@ def compare_runs(
     store = store_of(home)
     found = compare(read_run(store, before), read_run(store, after), seed)
     judged = found.judge(gate or ())
-    _write(markdown, comparison_as_markdown(found, judged))
+    if markdown is not None:
+        write_report(markdown, comparison_as_markdown(found, judged))
     if as_json:
         print(json.dumps(found.to_dict() | {"gates": _as_values(judged)}, ensure_ascii=False))
         return int(not all(one.ok for one in judged))
@@ -194,8 +211,8 @@ def cases(
         ),
     ] = None,
     session: RecordedSession = None,
-    exit: Exit = None,
-    days: Days = None,
+    exit: RecordedExit = None,
+    days: RecordedDays = None,
     sample: Sample = None,
     seed: Seed = 0,
     home: Home = None,
@@ -359,9 +376,7 @@ def _more(number: int) -> None:
 
 
 def _grid(header: Sequence[str], rows: Iterable[Sequence[str]]) -> WholeTable:
-    grid = WholeTable(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="dim")
-    for place, name in enumerate(header):
-        grid.add_column(name, justify="left" if place == 0 or name in ("score", "why") else "right")
+    grid = grid_of(header, right={*header[1:]}.difference(("score", "why")))
     for cells in rows:
         grid.add_row(*(preview(cell, 80) for cell in cells))
     return grid
@@ -396,19 +411,103 @@ def _as_values(gates: Sequence[GateResult]) -> list[dict[str, Any]]:
     return [{"gate": one.gate.text, "found": one.found, "ok": one.ok} for one in gates]
 
 
-def _write(path: str | None, text: str) -> None:
-    if path is None:
-        return
-    try:
-        Path(path).write_text(text, "utf-8")
-    except OSError as error:
-        raise ConfigError(f"the report cannot be written ({error.strerror})", path, "a file") from None
+# The report: lines of a table for a terminal, and Markdown for a pull request.
 
 
-@contextmanager
-def _progress(total: int) -> Iterator[Callable[[], None]]:
-    columns = ("asking cases", BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    console = console_of(sys.stderr)
-    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
-        task = bar.add_task("", total=total)
-        yield lambda: bar.advance(task, 1)
+MOST = 20
+"""Cases that a report lists; the last line counts the others."""
+
+
+@dataclass(frozen=True, slots=True)
+class Miss:
+    """A case that lost points, or has no answer (``score`` is empty then)."""
+
+    case: str
+    score: str
+    value: float
+    why: str
+
+
+def misses(run: EvalRun) -> list[Miss]:
+    """Cases without an answer, then cases with less than 1 point, in the order of the cases."""
+    lost = [
+        Miss(one.case, name, score.value, score.why)
+        for one in run.results
+        for name, score in one.scores.items()
+        if name not in FIGURES and score.value is not None and score.value < 1
+    ]
+    return [*(Miss(one.case, "", 0.0, one.problem) for one in run.unanswered), *lost]
+
+
+def headline(run: EvalRun) -> str:
+    """What was asked, and of whom, in one line."""
+    cases = len({one.case for one in run.results})
+    cached = sum(one.cached for one in run.results)
+    parts = [f"{run.name}: {cases:,} cases of {run.dataset}, {run.model}"]
+    parts += [f"{cached:,} answers from earlier runs"] if cached else []
+    parts += [f"{len(run.unanswered):,} without an answer"] if run.unanswered else []
+    parts += [f"{len(run.unscored):,} not judged"] if run.unscored else []
+    return " · ".join(parts)
+
+
+def figure(name: str, value: float, *, signed: bool = False) -> str:
+    """One figure in the unit of its score."""
+    sign = "+" if signed and value >= 0 else ""
+    if name == "cost":
+        return f"{'-' if value < 0 else sign}${abs(value):.{6 if abs(value) < 0.01 else 4}f}"
+    return f"{value:{sign}.2f} s" if name == "latency" else f"{value:{sign}.3f}"
+
+
+def row(name: str, found: Figures | None, *, signed: bool = False) -> tuple[str, ...]:
+    """Score, cases, mean, and interval; dashes for a score that no case has."""
+    if found is None:
+        return (name, "0", "–", "–")
+    low, high = (figure(name, one, signed=signed) for one in (found.low, found.high))
+    return (name, f"{found.cases:,}", figure(name, found.mean, signed=signed), f"{low} to {high}")
+
+
+HEADER = ("score", "cases", "mean", "95 % interval")
+
+
+def as_markdown(run: EvalRun, gates: Sequence[GateResult] = ()) -> str:
+    """The report for a pull request."""
+    lines = [
+        f"### Evaluation {escape_markdown(headline(run))}",
+        "",
+        *_table(HEADER, (row(*each) for each in run.figures.items())),
+    ]
+    lines += _gates(gates)
+    if listed := misses(run):
+        cells = ((one.case, one.score or "no answer", f"{one.value:g}", one.why) for one in listed[:MOST])
+        lines += ["", *_table(("case", "score", "value", "why"), cells)]
+        lines += [f"\n{len(listed) - MOST:,} more are not listed."] if len(listed) > MOST else []
+    return "\n".join(lines) + "\n"
+
+
+def comparison_as_markdown(found: Comparison, gates: Sequence[GateResult] = ()) -> str:
+    """The comparison for a pull request."""
+    rows = (row(name, one, signed=True) for name, one in found.differences.items())
+    header = ("score", "cases", "difference", "95 % interval")
+    names = map(escape_markdown, (found.before.name, found.after.name))
+    lines = [f"### Evaluation {' → '.join(names)}", "", *_table(header, rows)]
+    lines += _gates(gates)
+    if found.changes:
+        cells = ((one.case, one.score, f"{one.before:g}", f"{one.after:g}") for one in found.changes[:MOST])
+        lines += ["", *_table(("case", "score", "before", "after"), cells)]
+        more = len(found.changes) - MOST
+        lines += [f"\n{more:,} more are not listed."] if more > 0 else []
+    return "\n".join(lines) + "\n"
+
+
+def _gates(gates: Sequence[GateResult]) -> list[str]:
+    return ["", *(f"- {escape_markdown(str(one))}" for one in gates)] if gates else []
+
+
+def _table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
+    made = [f"| {' | '.join(header)} |", f"|{'---|' * len(header)}"]
+    return made + [f"| {' | '.join(map(escape_markdown, cells))} |" for cells in rows]
+
+
+def of_case(run: EvalRun, case: str) -> list[CaseResult]:
+    """The results of one case."""
+    return [one for one in run.results if one.case == case]

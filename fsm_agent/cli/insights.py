@@ -15,11 +15,11 @@ from rich.text import Text
 from fsm_agent.cli.options import Home, Json
 from fsm_agent.cli.screen import (
     OUTCOMES,
-    WholeTable,
     clean,
     cost,
     count,
     dollars,
+    grid_of,
     preview,
     put,
     screen,
@@ -157,9 +157,7 @@ def _overview(found: Insights, days: float) -> Iterator[RenderableType]:
 
 def _grid(title: str, names: Sequence[str], rows: Sequence[Sequence[Text | str]]) -> RenderableType:
     """Figures to the right, words to the left; as narrow as they are."""
-    grid = WholeTable(breaks=24, box=None, padding=(0, 1), pad_edge=False, header_style="dim")
-    for name in names:
-        grid.add_column(name, justify="left" if name in _WORDS else "right")
+    grid = grid_of(names, right={*names}.difference(_WORDS), breaks=24)
     for row in rows[:ROWS]:
         grid.add_row(*row)
     more = [Text(f"{len(rows) - ROWS} more in --json", "dim")] if len(rows) > ROWS else []

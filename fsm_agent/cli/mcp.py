@@ -14,14 +14,26 @@ from typing import Annotated, Any
 import typer
 
 from fsm_agent.agent import Agent
-from fsm_agent.cli.acp import is_pipe
 from fsm_agent.cli.options import LIMITS, SHOWN, CliOptions, HomeFolder, with_agent
 from fsm_agent.cli.screen import clean, say
-from fsm_agent.cli.serve import ServeTarget, agents_of, keys_of, log_to_stderr, serve_until_a_signal
+from fsm_agent.cli.serve import (
+    AppName,
+    Certificate,
+    CertificateKey,
+    Host,
+    Insecure,
+    Port,
+    ServeTarget,
+    agents_of,
+    is_pipe,
+    keys_of,
+    log_to_stderr,
+    serve_until_a_signal,
+)
 from fsm_agent.conversation.effects import ToolSpec
 from fsm_agent.errors import ConfigError
 from fsm_agent.support.files import home_of, workdir_of
-from fsm_agent.support.installation import install_command
+from fsm_agent.support.installation import importing
 from fsm_agent.support.local_server import LOOPBACK
 from fsm_agent.support.threads import in_a_loop
 from fsm_agent.toolsets import TOOLSETS, ToolsetPlace
@@ -43,17 +55,12 @@ def serve(
     http: Annotated[
         bool, typer.Option("--http", help="Serve streamable HTTP; default: standard input and output.")
     ] = False,
-    host: Annotated[
-        str, typer.Option(help="Address to serve at; another than this machine's needs TLS.")
-    ] = LOOPBACK,
-    port: Annotated[int, typer.Option(help="Port; 0 for any that is free.")] = 0,
-    app: Annotated[
-        str | None,
-        typer.Option(metavar="MODULE:NAME", help="A function that returns the agent of a turn."),
-    ] = None,
-    insecure: Annotated[bool, typer.Option("--insecure", help="Serve another address without TLS.")] = False,
-    tls_cert: Annotated[str | None, typer.Option(metavar="FILE", help="Certificate chain, as PEM.")] = None,
-    tls_key: Annotated[str | None, typer.Option(metavar="FILE", help="Its private key, as PEM.")] = None,
+    host: Host = LOOPBACK,
+    port: Port = 0,
+    app: AppName = None,
+    insecure: Insecure = False,
+    tls_cert: Certificate = None,
+    tls_key: CertificateKey = None,
 ) -> int:
     """Serve the agent, and tools of it, to MCP clients.
 
@@ -61,13 +68,9 @@ def serve(
     """
     target = ServeTarget(host, port, app, False, insecure, tls_cert, tls_key, (), 256)
     target.check()
-    try:
+    with importing("mcp", "serving MCP needs"):
         import fsm_agent.serve.server  # noqa: F401 - it needs the extra
-        from fsm_agent.serve.mcp import McpDoor
-    except ImportError as error:
-        raise ConfigError(
-            f"serving MCP needs {error.name}, which is not installed", None, install_command("mcp")
-        ) from None
+        from fsm_agent.serve.mcp_transports import McpDoor, serve_stdio
     if not http and (sys.stdin is None or not is_pipe(sys.stdin.fileno())):
         allowed = "a pipe as standard input, or --http; see docs/mcp.md"
         raise ConfigError("an MCP client starts this command and talks to it", None, allowed)
@@ -79,7 +82,6 @@ def serve(
     log_to_stderr()
     if not http:
         from fsm_agent.dispatch.service import SessionService
-        from fsm_agent.serve.mcp_stdio import serve_stdio
 
         in_a_loop(serve_stdio(SessionService(make_agent, store), tools, shelf))
         return 0
@@ -136,12 +138,8 @@ def login(
         raise ConfigError("this server has no logins", name, f"oauth = true in [mcp.servers.{name}]")
     if config.oauth.issuer is not None:
         raise ConfigError("this server needs no login of a person", name, "a server without an issuer")
-    try:
-        from fsm_agent.toolsets.mcp.login import log_in
-    except ImportError as error:
-        raise ConfigError(
-            f"MCP needs {error.name}, which is not installed", None, install_command("mcp")
-        ) from None
+    with importing("mcp", "MCP needs"):
+        from fsm_agent.toolsets.mcp.oauth import log_in
 
     async def opened(address: str) -> None:
         print(f"Log in here: {clean(address)}", file=sys.stderr, flush=True)

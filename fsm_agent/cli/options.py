@@ -90,6 +90,23 @@ Remote = Annotated[
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")]
 
+RecordedSession = Annotated[
+    str | None, typer.Option("--session", help="Only recorded turns of this session.")
+]
+RecordedExit = Annotated[
+    str | None, typer.Option("--exit", metavar="REASON", help="Only recorded turns that ended so.")
+]
+RecordedDays = Annotated[float | None, typer.Option("--days", help="Only recorded turns of the last days.")]
+Sample = Annotated[int | None, typer.Option(metavar="N", help="Use N recorded turns, chosen at random.")]
+Seed = Annotated[int, typer.Option(help="Seed of what is drawn at random.")]
+TableVersion = Annotated[
+    str | None,
+    typer.Option("--table", metavar="VERSION", help="A table: a git revision, a file, module:table."),
+]
+MarkdownFile = Annotated[
+    str | None, typer.Option("--markdown", metavar="FILE", help="Write the report for a pull request.")
+]
+
 
 @dataclass(frozen=True, slots=True)
 class CliOptions:

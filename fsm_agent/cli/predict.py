@@ -7,21 +7,31 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from statistics import fmean
-from typing import Annotated, Any
+from typing import Any
 
-import typer
 from rich.text import Text
 
 from fsm_agent.backtest.playback import Change
-from fsm_agent.backtest.predict import CALL, Estimate, Observed, Prediction, forecast, observe
+from fsm_agent.backtest.predict import (
+    CALL,
+    Estimate,
+    Observed,
+    Prediction,
+    drawn,
+    forecast,
+    observe,
+    requests_in,
+)
 from fsm_agent.backtest.run import Backtest, describe_change
 from fsm_agent.cli.arguments import nest_settings
-from fsm_agent.cli.options import Home, Json, Sets
-from fsm_agent.cli.screen import WholeTable, count, put, screen
+from fsm_agent.cli.options import Home, Json, RecordedDays, RecordedSession, Seed, Sets, TableVersion
+from fsm_agent.cli.screen import count, dollars, grid_of, put, screen
 from fsm_agent.cli.sessions import store_of
-from fsm_agent.composition.turn_wiring import MACHINE
-from fsm_agent.diagram.versions.load import version_of
+from fsm_agent.composition.turn_wiring import MACHINE, TURN
+from fsm_agent.diagram.versions import version_of
+from fsm_agent.errors import ConfigError, FsmAgentError
 from fsm_agent.fsm.machine import Machine
+from fsm_agent.fsm.table import Table
 from fsm_agent.fsm.verify import bounds, examine
 
 MOST = 2_000
@@ -32,12 +42,10 @@ FEW = 100
 
 def predict(
     sets: Sets = (),  # type: ignore[assignment]
-    table: Annotated[
-        str | None, typer.Option(metavar="VERSION", help="A table: a git revision, a file, module:table.")
-    ] = None,
-    session: Annotated[str | None, typer.Option(help="Learn from turns of this session.")] = None,
-    days: Annotated[float | None, typer.Option(help="Learn from turns of the last days.")] = None,
-    seed: Annotated[int, typer.Option(help="Seed of what is drawn.")] = 0,
+    table: TableVersion = None,
+    session: RecordedSession = None,
+    days: RecordedDays = None,
+    seed: Seed = 0,
     as_json: Json = False,
     home: Home = None,
 ) -> int:
@@ -113,10 +121,8 @@ def _proved_bounds(machine: Machine, limits: Sequence[Mapping[str, int]]) -> dic
 def _show(
     change: str, observed: Sequence[Observed], now: Prediction, check: Prediction, proved: dict[str, int]
 ) -> None:
-    grid = WholeTable(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="dim")
-    names = ("a turn", "recorded", "predicted", "90 % interval", "unchanged, predicted", "at most, proved")
-    for name in names:
-        grid.add_column(name, justify="left" if name == "a turn" else "right")
+    columns = ("recorded", "predicted", "90 % interval", "unchanged, predicted", "at most, proved")
+    grid = grid_of(("a turn", *columns), right=columns)
     was = _recorded_means(observed)
     for name, digits in (("requests", 2), ("moves", 1), ("tokens", 0), ("cost", 4)):
         found, unchanged = getattr(now, name), getattr(check, name)
@@ -154,3 +160,49 @@ def _exits(observed: Sequence[Observed], now: Prediction, check: Prediction) -> 
         interval = f"{found.low:.0%} to {found.high:.0%}"
         shares = (f"{one:.0%}" for one in (was[name] / len(observed), found.value))
         yield (name, *shares, interval, f"{unchanged.value:.0%}", "")
+
+
+# The prediction beside a table that is being written (``fsm-agent diagram --live``).
+
+
+RECORDED = 300
+"""Recorded turns that a prediction learns from, the newest."""
+DRAWN = 500
+"""Turns that are drawn for each prediction."""
+
+
+class Predictor:
+    """What turns of a version of the agent's table will do, learned from the newest turns of the home."""
+
+    def __init__(self, home: str | None) -> None:
+        self._home = home
+        self._observed: list[Observed] | None = None
+
+    def __call__(self, table: Table) -> Mapping[str, Any] | None:
+        """The figures; ``None`` for another table, and where nothing is recorded."""
+        if table.name != TURN.name:
+            return None
+        if self._observed is None:
+            self._observed = self._observe()
+        if not self._observed:
+            return None
+        try:
+            turns = drawn(self._observed, machine=Machine(table), turns=DRAWN)
+        except FsmAgentError:  # an event that turns reported has no row any more
+            return None
+        requests = fmean(map(requests_in, turns))
+        asked = sum(one.requests for one in self._observed) or 1
+        costs = [one.cost for one in self._observed if one.cost is not None]
+        figures = {"requests": f"{requests:.2f}", "moves": f"{fmean(map(len, turns)):.2f}"}
+        figures["tokens"] = f"{requests * sum(one.tokens for one in self._observed) / asked:,.0f}"
+        if len(costs) == len(self._observed):
+            figures["cost"] = dollars(requests * sum(costs) / asked)
+        named = [{"name": name, "value": value} for name, value in figures.items()]
+        return {"turns": len(self._observed), "figures": named}
+
+    def _observe(self) -> list[Observed]:
+        try:
+            tests = Backtest.of(store_of(self._home))
+            return observe(replace(tests, turns=tests.turns[-RECORDED:]), {})[0]
+        except ConfigError:  # nothing is recorded here
+            return []

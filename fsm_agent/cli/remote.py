@@ -13,12 +13,13 @@ from typing import Annotated, Any
 import typer
 from rich.text import Text
 
-from fsm_agent.cli.agent_options import settings_for, telemetry_of
+from fsm_agent.cli.agent_options import let_report, settings_for
 from fsm_agent.cli.arguments import attribute_of
 from fsm_agent.cli.input import piped_reader, typed
 from fsm_agent.cli.options import CliOptions, Home, Sets
 from fsm_agent.cli.run import code_of, ctrl_c, report_suspension, view_of, words_of
 from fsm_agent.cli.screen import clean, console_of
+from fsm_agent.cli.sessions import store_of
 from fsm_agent.cli.view import ProgressView
 from fsm_agent.conversation.parts import FilePart, ImagePart, part_of
 from fsm_agent.conversation.result import TurnResult
@@ -26,9 +27,9 @@ from fsm_agent.dispatch.dispatcher import DIGEST, Dispatcher, cancel, dispatcher
 from fsm_agent.dispatch.follow import Follower
 from fsm_agent.dispatch.worker import SHAPE, App, Worker
 from fsm_agent.errors import ConfigError, TurnSuspended
-from fsm_agent.sessions.store import Store, store_for
+from fsm_agent.sessions.store import Store
 from fsm_agent.sessions.store.names import find_session
-from fsm_agent.settings.model import ENV_PREFIX, Settings
+from fsm_agent.settings.model import Settings
 from fsm_agent.support.files import home_of
 from fsm_agent.support.threads import in_a_loop
 
@@ -64,9 +65,7 @@ class Remote:
             allowed = "settings named dispatch.… or store.…"
             raise ConfigError("--set cannot be given with --remote", other[0], allowed)
         settings = settings_for(given.home, given.sets)
-        self._store: Store = store_for(
-            home_of(given.home, os.environ), settings.store.durability, settings.store.database
-        )
+        self._store = store_of(given.home, settings)
         self._dispatcher: Dispatcher = dispatcher_of(settings.dispatch)
         self._live, self._reached = live, False
         self.session = None if given.session is None else find_session(self._store, given.session)
@@ -192,9 +191,8 @@ def worker(
     another worker, the second one ends this process.
     """
     settings = settings_for(home, sets, database_url, slots=slots, temporal=temporal, namespace=namespace)
-    store = store_for(home_of(home, os.environ), settings.store.durability, settings.store.database)
-    if telemetry_of(settings):  # for the agents that the app makes
-        os.environ.setdefault(f"{ENV_PREFIX}TELEMETRY__ENABLED", "true")
+    store = store_of(home, settings)
+    let_report(settings)
     app = App.of(attribute_of(name, "--app", f"MODULE:NAME of {SHAPE}"), name, store)
     dispatcher = dispatcher_of(settings.dispatch)
     in_a_loop(_serve(name, store, app, dispatcher, settings))

@@ -7,9 +7,10 @@ import os
 import re
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from functools import cache
-from pathlib import PurePath
+from pathlib import Path, PurePath
 from typing import IO, TYPE_CHECKING, Any
 
 from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
@@ -17,6 +18,7 @@ from rich.measure import measure_renderables
 from rich.table import Table
 from rich.text import Text
 
+from fsm_agent.errors import ConfigError
 from fsm_agent.sessions.store.reports.spending import UsageTotals
 from fsm_agent.support.texts import escape
 
@@ -206,6 +208,14 @@ class WholeTable(Table):
                 yield Text(": ").join(part for part in (head, cell) if part.plain)
 
 
+def grid_of(names: Iterable[str], *, right: Collection[str] = (), breaks: int = UNLIMITED) -> WholeTable:
+    """Return a table without lines and rows, with figures in the columns ``right``."""
+    grid = WholeTable(breaks=breaks, box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="dim")
+    for name in names:
+        grid.add_column(name, justify="right" if name in right else "left")
+    return grid
+
+
 def _text(cell: RenderableType) -> Text:
     """A cell at the left."""
     text = cell.copy() if isinstance(cell, Text) else Text(str(cell))
@@ -335,3 +345,24 @@ def put(console: Console, *parts: RenderableType) -> None:
 def say(line: str) -> None:
     """Print one line."""
     screen().print(Hanging(Text(clean(line))))
+
+
+@contextmanager
+def progress(doing: str, total: int) -> Iterator[Callable[[int], None]]:
+    """Show a bar on standard error where it is a terminal; what is yielded moves it on by a number."""
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeRemainingColumn  # few commands do
+
+    console = console_of(sys.stderr)
+    columns = (doing, BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
+        task = bar.add_task("", total=total)
+        yield lambda number: bar.advance(task, number)
+
+
+def write_report(path: str, text: str, what: str = "report") -> None:
+    """Write a file for a person. Raises ``ConfigError``."""
+    try:
+        Path(path).write_text(text, "utf-8")
+    except OSError as error:
+        allowed = "a file in a folder that exists"
+        raise ConfigError(f"the {what} cannot be written ({error.strerror})", path, allowed) from None

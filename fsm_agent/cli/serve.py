@@ -1,4 +1,5 @@
-"""``fsm-agent serve``: programs and browsers over HTTP, and the keys with which they come."""
+"""``fsm-agent serve``: programs and browsers over HTTP, and the keys with which they come; and
+``fsm-agent acp``: editors, by the Agent Client Protocol."""
 
 from __future__ import annotations
 
@@ -6,34 +7,37 @@ import json
 import logging
 import os
 import secrets
+import stat
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Annotated, Any, get_args
 from urllib.parse import urlsplit
 
 import typer
 
 from fsm_agent.agent import Agent
-from fsm_agent.cli.acp import OneLineFormatter
-from fsm_agent.cli.agent_options import options_of, settings_for, telemetry_of
+from fsm_agent.cli.agent_options import let_report, options_of, settings_for
 from fsm_agent.cli.arguments import attribute_of
+from fsm_agent.cli.chat import COMMANDS, obey
 from fsm_agent.cli.options import LIMITS, SHOWN, CliOptions, Home, Json, with_agent
 from fsm_agent.cli.screen import clean, moment, say
 from fsm_agent.cli.sessions import store_of
+from fsm_agent.conversation.parts import Kind
 from fsm_agent.dispatch.dispatcher import dispatcher_of
 from fsm_agent.errors import ConfigError
-from fsm_agent.sessions.store import Store, store_for
+from fsm_agent.sessions.store import Store
 from fsm_agent.sessions.store.kept_values import KeptValues
-from fsm_agent.settings.model import ENV_PREFIX
-from fsm_agent.support.files import home_of
-from fsm_agent.support.installation import install_command
+from fsm_agent.settings.model import Settings
+from fsm_agent.support.installation import importing
 from fsm_agent.support.local_server import LOOPBACK, bind_port, own_hosts
 from fsm_agent.support.redaction import keep_secret, mask
 from fsm_agent.support.threads import in_a_loop
 
 if TYPE_CHECKING:
+    from fsm_agent.acp import EditorView
     from fsm_agent.serve.doors import Door
     from fsm_agent.serve.keys import KeyRing
 
@@ -41,6 +45,15 @@ LOCAL = (LOOPBACK, "localhost", "::1")
 INSECURE = "WARNING: keys and conversations pass over the network as plain text (--insecure)"
 SUSPENDS = "approval.unanswered=suspend"
 SHAPE = "a function without parameters, or with one (the order), that returns an Agent or (Agent, deps)"
+
+Host = Annotated[str, typer.Option(help="Address to serve at; another than this machine's needs TLS.")]
+Port = Annotated[int, typer.Option(help="Port; 0 for any that is free.")]
+AppName = Annotated[
+    str | None, typer.Option(metavar="MODULE:NAME", help="A function that returns the agent of a turn.")
+]
+Insecure = Annotated[bool, typer.Option("--insecure", help="Serve another address without TLS.")]
+Certificate = Annotated[str | None, typer.Option(metavar="FILE", help="Certificate chain, as PEM.")]
+CertificateKey = Annotated[str | None, typer.Option(metavar="FILE", help="Its private key, as PEM.")]
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,20 +99,15 @@ class ServeTarget:
 @with_agent("yes", "session", *LIMITS, *SHOWN)
 def start(
     given: CliOptions,
-    host: Annotated[
-        str, typer.Option(help="Address to serve at; another than this machine's needs TLS.")
-    ] = LOOPBACK,
-    port: Annotated[int, typer.Option(help="Port; 0 for any that is free.")] = 0,
-    app: Annotated[
-        str | None,
-        typer.Option(metavar="MODULE:NAME", help="A function that returns the agent of a turn."),
-    ] = None,
+    host: Host = LOOPBACK,
+    port: Port = 0,
+    app: AppName = None,
     workers: Annotated[
         bool, typer.Option("--workers", help="Queue turns for `fsm-agent worker`, and run none here.")
     ] = False,
-    insecure: Annotated[bool, typer.Option("--insecure", help="Serve another address without TLS.")] = False,
-    tls_cert: Annotated[str | None, typer.Option(metavar="FILE", help="Certificate chain, as PEM.")] = None,
-    tls_key: Annotated[str | None, typer.Option(metavar="FILE", help="Its private key, as PEM.")] = None,
+    insecure: Insecure = False,
+    tls_cert: Certificate = None,
+    tls_key: CertificateKey = None,
     cors: Annotated[
         list[str],
         typer.Option(metavar="ORIGIN", help="A site whose pages may ask, such as https://a.example."),
@@ -113,12 +121,8 @@ def start(
     """
     target = ServeTarget(host, port, app, workers, insecure, tls_cert, tls_key, cors, most_turns)
     target.check()
-    try:
+    with importing("serve", "serving needs"):
         import fsm_agent.serve.server  # noqa: F401 - it needs the extra
-    except ImportError as error:
-        raise ConfigError(
-            f"serving needs {error.name}, which is not installed", None, install_command("serve")
-        ) from None
     make_agent, store = agents_of(replace(given, source="serve"), app)
     keys, token = keys_of(target, store)
     log_to_stderr()
@@ -149,9 +153,8 @@ def agents_of(given: CliOptions, app: str | None) -> tuple[Callable[..., Any], S
     given = replace(given, sets=[SUSPENDS, *given.sets])
     if app is not None:
         settings = settings_for(given.home, given.sets)
-        store = store_for(home_of(given.home, os.environ), settings.store.durability, settings.store.database)
-        if telemetry_of(settings):
-            os.environ.setdefault(f"{ENV_PREFIX}TELEMETRY__ENABLED", "true")
+        store = store_of(given.home, settings)
+        let_report(settings)
         return _callable(attribute_of(app, "--app", f"MODULE:NAME of {SHAPE}"), app), store
     options, choice = options_of(given, None)
     print(f"fsm-agent serve: {clean(choice.why)}", file=sys.stderr)
@@ -216,20 +219,22 @@ async def serve_until_a_signal(
     await server.serve([bound])
 
 
-class MaskedFormatter(OneLineFormatter):
-    """A record in one line, without secrets."""
+class OneLineFormatter(logging.Formatter):
+    """A record with what was raised, and not where, without secrets."""
 
     def format(self, record: logging.LogRecord) -> str:
         """Return the record as one line."""
-        return mask(super().format(record))
+        error = record.exc_info[1] if record.exc_info else None
+        line = f"{record.levelname} {record.getMessage()}" + (f": {error!r}" if error else "")
+        return mask(" ".join(line.split()))
 
 
-def log_to_stderr() -> None:
-    """Write warnings, and the audit lines, to standard error without secrets."""
+def log_to_stderr(audit: int = logging.INFO) -> None:
+    """Write warnings, and the audit lines from this level on, to standard error without secrets."""
     shown = logging.StreamHandler(sys.stderr)
-    shown.setFormatter(MaskedFormatter())
+    shown.setFormatter(OneLineFormatter())
     logging.basicConfig(handlers=[shown], level=logging.WARNING)
-    logging.getLogger("fsm_agent.audit").setLevel(logging.INFO)
+    logging.getLogger("fsm_agent.audit").setLevel(audit)
 
 
 # Keys
@@ -280,3 +285,64 @@ def remove_key(
     key = in_a_loop(KeyRing(store_of(home)).remove(name))
     say(f"removed {key.id} ({key.name})")
     return 0
+
+
+# An editor, over standard input and output.
+
+
+@with_agent("session", *SHOWN)
+def acp(given: CliOptions) -> int:
+    """Serve an editor (Agent Client Protocol).
+
+    Messages pass over standard input and output.
+    """
+    with importing("acp", "an editor needs"):
+        from fsm_agent.acp import serve_stdio
+    host = CommandLineHost(replace(given, source="acp"))
+    if sys.stdin is None or not is_pipe(sys.stdin.fileno()):
+        raise ConfigError(
+            "an editor starts this command and talks to it", None, "a pipe as standard input; see docs/acp.md"
+        )
+    log_to_stderr(logging.WARNING)
+    return serve_stdio(host)
+
+
+def is_pipe(number: int) -> bool:
+    """Say whether another process can talk over this file descriptor."""
+    mode = os.fstat(number).st_mode
+    return stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode)
+
+
+class CommandLineHost:
+    """Makes the agents of an editor's sessions with the options of the command line."""
+
+    commands = COMMANDS
+    obey = staticmethod(obey)
+
+    def __init__(self, given: CliOptions) -> None:
+        options, choice = options_of(given, None)
+        settings = options["settings"]
+        assert isinstance(settings, Settings)
+        known = {kind for kind in get_args(Kind) if choice.facts.can_read(kind)}
+        store = options["store"]
+        assert store is not None
+        self.store = store
+        self.reads = frozenset(known | set(settings.parts.assume))
+        self._given = given
+
+    def agent(self, view: EditorView, workdir: Path, session: str | None) -> Agent:
+        """Make the agent of a session that works in ``workdir``. What comes while a turn runs waits, as in
+        ``chat``, if nothing else is said. Raises ``ConfigError``."""
+        asked = {"clarify": view.clarify} | ({"approval": _allow} if self._given.yes else {})
+        options, _ = options_of(replace(self._given, session=session), SimpleNamespace(**asked))
+        settings = options["settings"]
+        assert isinstance(settings, Settings)
+        second = settings.interrupt.second_message or "queue"
+        interrupt = settings.interrupt.model_copy(update={"second_message": second})
+        approval = settings.approval.model_copy(update={"unanswered": "suspend"})
+        settings = settings.model_copy(update={"interrupt": interrupt, "approval": approval})
+        return Agent.of({**options, "settings": settings, "workdir": workdir})
+
+
+def _allow(request: object) -> str:
+    return "once"

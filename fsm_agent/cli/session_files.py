@@ -360,7 +360,7 @@ def undo_files(
     folder = home_of(home, os.environ)
     settings = Settings.of(None, config_of(folder).settings)
     checkpoints = Checkpoints(folder, workdir_of(None), settings.checkpoints)
-    store = store_for(folder, settings.store.durability, settings.store.database)
+    store = store_of(home, settings)
     found = _of_session(store, checkpoints.all(), session)
     if not found:
         why = checkpoints.trouble or "they are made before the first tool of a turn that may change files"

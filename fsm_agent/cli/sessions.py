@@ -19,6 +19,7 @@ from fsm_agent.cli.screen import (
     clean,
     cost,
     count,
+    grid_of,
     preview,
     put,
     say,
@@ -78,10 +79,11 @@ def matching_sessions(home: str | None, begun: str) -> list[tuple[str, str]]:
     return []
 
 
-def store_of(home: str | None) -> Store:
-    """Return the store of a home directory, or of the usual one."""
+def store_of(home: str | None, settings: Settings | None = None) -> Store:
+    """Return the store of a home directory, or of the usual one. ``settings``: by default those of its
+    file."""
     folder = home_of(home, os.environ)
-    kept = Settings.of(None, config_of(folder).settings).store
+    kept = (settings or Settings.of(None, config_of(folder).settings)).store
     return store_for(folder, kept.durability, kept.database)
 
 
@@ -110,16 +112,17 @@ def list_sessions(
 
 def nothing_yet(store: Store) -> str:
     """The words of a command that reports on sessions, in a store that has none."""
-    where = str(store.home) if store.database.path is not None else store.database.name
-    return clean(f'there are no sessions yet in {where}; fsm-agent run "…" begins one')
+    return clean(f'there are no sessions yet in {_place(store)}; fsm-agent run "…" begins one')
 
 
 def none_yet(store: Store) -> ConfigError:
     """Return the error of a command that needs sessions in a store that has none."""
-    where = str(store.home) if store.database.path is not None else store.database.name
-    return ConfigError(
-        "there are no sessions yet", where, 'a home with sessions; fsm-agent run "…" begins one'
-    )
+    allowed = 'a home with sessions; fsm-agent run "…" begins one'
+    return ConfigError("there are no sessions yet", _place(store), allowed)
+
+
+def _place(store: Store) -> str:
+    return str(store.home) if store.database.path is not None else store.database.name
 
 
 def recent(store: Store, width: int) -> WholeTable:
@@ -134,12 +137,10 @@ def _grid(found: Sequence[SessionInfo], width: int, now: float) -> WholeTable:
     """With models and whole ids where there is room for them; the beginning of an id is enough to name a
     session."""
     wide = width >= WIDE
-    grid = WholeTable(breaks=24, box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="dim")
     columns = (("id", 14 if wide else SHORT), ("title", 0), *((("by", 8), ("model", 20)) if wide else ()))
     columns += (("turns", 5), ("last exit", 22 if wide else 13), ("tokens", 7), ("cost", 8), ("used", 6))
     room = max(12, width - sum(size + 2 for _, size in columns))
-    for name, _ in columns:
-        grid.add_column(name, justify="right" if name in ("turns", "tokens", "cost", "used") else "left")
+    grid = grid_of((name for name, _ in columns), right=("turns", "tokens", "cost", "used"), breaks=24)
     for one in found:
         kind = "" if one.kind in ("root", "compression") else f"({one.kind}) "
         title = Text.assemble(

@@ -24,7 +24,7 @@ import fsm_agent
 from fsm_agent.agent import Agent
 from fsm_agent.cli.options import Json
 from fsm_agent.cli.run import code_of
-from fsm_agent.cli.screen import OUTCOMES, WholeTable, console_of, preview, put, screen, seconds
+from fsm_agent.cli.screen import OUTCOMES, console_of, grid_of, preview, put, screen, seconds
 from fsm_agent.conversation.result import TurnResult, words_of_model
 from fsm_agent.errors import ConfigError
 from fsm_agent.testing import (
@@ -176,9 +176,8 @@ def _show(faults: Sequence[str], result: TurnResult, moves: Sequence[SimulatedMo
     outcome = next(name for name in OUTCOMES if result[name])
     waits = ", ".join(seconds(move.waited) for move in moves if move.waited) or "none"
     words = words_of_model(result)
-    grid = WholeTable(breaks=32, box=None, padding=(0, 1), pad_edge=False, header_style="dim")
-    for name in ("#", "state", "the provider sent", "waited", "event", "guards, in order", "next state"):
-        grid.add_column(name, justify="right" if name in ("#", "waited") else "left")
+    names = ("#", "state", "the provider sent", "waited", "event", "guards, in order", "next state")
+    grid = grid_of(names, right=("#", "waited"), breaks=32)
     for move in moves:
         guards = Text("\n").join(_guard(label, value) for label, value in move.guards)
         waited = seconds(move.waited) if move.waited else ""

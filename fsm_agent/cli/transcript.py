@@ -25,6 +25,7 @@ from fsm_agent.cli.screen import (
     console_of,
     cost,
     count,
+    grid_of,
     moment,
     preview,
     put,
@@ -191,9 +192,7 @@ def _doubt(doubt: Doubt) -> Text:
 
 
 def _moves(record: TurnReport) -> WholeTable:
-    grid = WholeTable(breaks=24, box=None, padding=(0, 1), pad_edge=False, header_style="dim")
-    for name in ("#", "row", "→ state", "why", "seconds"):
-        grid.add_column(name, justify="right" if name in ("#", "seconds") else "left")
+    grid = grid_of(("#", "row", "→ state", "why", "seconds"), right=("#", "seconds"), breaks=24)
     for step in record.steps:
         why = Text(" ").join(_guard(label, value) for label, value in step.guards)
         dest = Text(step.dest, "cyan")

@@ -10,14 +10,13 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
-from pathlib import Path
 
 from rich.console import RenderableType
 from rich.text import Text
 
 from fsm_agent.cli.arguments import nest_settings, table_of
-from fsm_agent.cli.money import most_money
-from fsm_agent.cli.screen import WholeTable, console_of, count, put, screen
+from fsm_agent.cli.models import most_money
+from fsm_agent.cli.screen import console_of, count, grid_of, put, screen, write_report
 from fsm_agent.composition.turn_wiring import TURN, limits_for
 from fsm_agent.errors import ConfigError
 from fsm_agent.fsm.table import Table
@@ -70,11 +69,8 @@ def verify(
         report = verify_table(table, chosen, watch=watch, within=TimeLimit(seconds, tell))
         if certified is not None and report.ok:
             tell("certificate")
-            _write(
-                jsonlib.dumps(certificate(table, chosen, TimeLimit(seconds)), ensure_ascii=False),
-                certified,
-                "certificate",
-            )
+            found = certificate(table, chosen, TimeLimit(seconds))
+            write_report(certified, jsonlib.dumps(found, ensure_ascii=False), "certificate")
     shown = [] if script is None or report.ok else _write_counterexample(table, name, script)
     if certified is not None:
         shown += _how_to_check_certificate(table, name, certified, report.ok)
@@ -136,9 +132,7 @@ def _bounds(report: Report) -> RenderableType | None:
     figures = [one for one in report.figures if one.caps] or report.figures
     if not figures:
         return None
-    grid = WholeTable(breaks=48, box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="dim")
-    for name in (f"\n{report.table}", "\nat most", "\nknown"):
-        grid.add_column(name)
+    grid = grid_of((f"\n{report.table}", "\nat most", "\nknown"), breaks=48)
     for one in figures:
         grid.add_row(one.quantity, one.formula if one.value is None else f"{one.value:,}", one.kind)
     return grid
@@ -225,7 +219,7 @@ def write_model(table: Table, chosen: Mapping[str, int] | None, file: str) -> di
             "a Promela model is of one configuration", "no maxima", f"--set for each of {', '.join(needed)}"
         )
     maxima = dict(chosen or {})
-    _write(promela(table, maxima), file, "Promela model")
+    write_report(file, promela(table, maxima), "Promela model")
     found = search(table, maxima, caps=True, most_pairs=MOST_PAIRS)
     return {"file": file, "states": None if found is None else len(found.pairs) + STATES_OF_THE_END}
 
@@ -235,17 +229,8 @@ def _write_counterexample(table: Table, name: str | None, file: str) -> list[str
     if found is None:
         return ["No run under small maxima gets stuck or is endless, as far as was looked: no script."]
     module, _, attribute = (name or "fsm_agent_states.table:TURN").partition(":")
-    _write(found.script(table, module, attribute), file, "counterexample")
+    write_report(file, found.script(table, module, attribute), "counterexample")
     return [f"Counterexample: python {shlex.quote(file)}"]
-
-
-def _write(text: str, file: str, what: str) -> None:
-    try:
-        Path(file).write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise ConfigError(
-            f"the {what} cannot be written ({error.strerror})", file, "a file in a folder that exists"
-        ) from None
 
 
 def _how_to_check_certificate(table: Table, name: str | None, file: str, ok: bool) -> list[str]:

@@ -40,14 +40,10 @@ class Rect:
         """Return the point in the middle."""
         return self.x + self.width / 2, self.y + self.height / 2
 
-    def overlaps(self, other: Rect, gap: float = 0) -> bool:
-        """The two are nearer than ``gap``."""
-        return (
-            self.x - gap < other.right
-            and other.x - gap < self.right
-            and self.y - gap < other.bottom
-            and other.y - gap < self.bottom
-        )
+    def overlaps(self, other: Rect) -> bool:
+        """Say whether the two have an area in common."""
+        across = self.x < other.right and other.x < self.right
+        return across and self.y < other.bottom and other.y < self.bottom
 
     def holds(self, point: Point, gap: float = 0) -> bool:
         """``point`` lies inside, or nearer than ``gap``."""

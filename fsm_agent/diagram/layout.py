@@ -382,10 +382,10 @@ Span = tuple[float, float, float]
 """Begin and end of something in the old layout, and by how much it grew."""
 
 
-def roomy(layout: Layout, plain: Diagram, grown: Diagram, proof_lines: Sequence[str] = ()) -> Layout:
+def roomy(layout: Layout, plain: Diagram, grown: Diagram) -> Layout:
     """``layout``, which was made for ``plain``, as it has to be for ``grown``: the same places with room put
     between them."""
-    before = scene_of(plain, layout, proof_lines)
+    before = scene_of(plain, layout)
     layout = {**layout, "widths": {placed.box.state: placed.rect.width for placed in before.boxes}}
     after = scene_of(grown, layout)
     old, new = _rects(before), _rects(after)

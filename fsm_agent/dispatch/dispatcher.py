@@ -203,7 +203,7 @@ def dispatcher_of(settings: DispatchSettings) -> Dispatcher:
     if settings.temporal is None:
         return InProcess()
     try:
-        from fsm_agent.dispatch.temporal.dispatcher import TemporalDispatcher
+        from fsm_agent.dispatch.temporal import TemporalDispatcher
     except ModuleNotFoundError as error:
         if error.name is None or not error.name.startswith("temporalio"):
             raise

@@ -22,6 +22,8 @@ from fsm_agent.conversation.result import TurnResult, next_turn_id
 from fsm_agent.dispatch.dispatcher import DIGEST, Dispatcher, InProcess, Order, cancel, control, submit
 from fsm_agent.dispatch.follow import (
     Follower,
+    LiveTurn,
+    LiveTurns,
     Place,
     ServedEvent,
     read_result,
@@ -29,7 +31,6 @@ from fsm_agent.dispatch.follow import (
     still_queued,
     void,
 )
-from fsm_agent.dispatch.live import LiveTurn, LiveTurns
 from fsm_agent.dispatch.worker import App, Worker
 from fsm_agent.errors import ConfigError, FsmAgentError, TurnSuspended
 from fsm_agent.runtime.events import Voided
@@ -37,7 +38,7 @@ from fsm_agent.sessions.store import Store
 from fsm_agent.sessions.store.fork_edits import edit_position
 from fsm_agent.sessions.store.journal.conversation_journal import ConversationRecording
 from fsm_agent.sessions.store.journal.read import Turns
-from fsm_agent.sessions.store.kept_values import OF_SESSIONS
+from fsm_agent.sessions.store.kept_values import OF_SESSIONS, KeptValues
 from fsm_agent.sessions.store.pending import Pending, PendingItems
 from fsm_agent.sessions.store.queued import ATTENDED, first_session, forget_ended, found
 from fsm_agent.sessions.store.rewind import fork_turn, position_of
@@ -179,7 +180,7 @@ class SessionService:
         self._most_turns, self._most_of_key = most_turns, most_of_key
         self._turns = Turns(store.database)
         self._items = PendingItems(lambda: store.database, store.now)
-        self._follower = Follower(store)
+        self._follower, self._owners = Follower(store), KeptValues(store, OWNERS)
         self._stop = asyncio.Event()
         self._serving: asyncio.Task[None] | None = None
         self._started: dict[str, set[str]] = {}  # by key: its turns
@@ -246,7 +247,7 @@ class SessionService:
             raise BadRequest(f"no id of a turn: {turn_id[:40]!r}")
         if turn_id and (begun := self._session_of(turn_id)) is not None:
             other = session_id is not None and first_session(self.store, session_id) != begun
-            if other or self._owner(begun) != caller.id:
+            if other or self._owners.get(begun) != caller.id:
                 raise Busy("a turn of this id is in another session")
             return turn_id
         self._count(caller)
@@ -644,21 +645,16 @@ class SessionService:
 
     # Whose a session is
 
-    def _owner(self, session: str) -> str | None:
-        query = "SELECT value FROM kept_values WHERE extension = ? AND key = ?"
-        rows = self.store.database.select(query, OWNERS, session)
-        return json.loads(rows[0][0]) if rows else None
-
     async def _claim_session(self, caller: Caller, session: str) -> str:
         """Make a new session the caller's; the first one of its conversation. Raises ``NotFound`` for one of
         another key."""
         if _NAME.fullmatch(session) is None or session.startswith("c-"):
             raise BadRequest(f"no id of a session: {session[:40]!r}")
         first = first_session(self.store, session)
-        owner = self._owner(first)
+        owner = self._owners.get(first)
         if owner is None and not self._is_stored(first):
             await self._write_owner(caller, first)
-            owner = self._owner(first)  # another key may have been faster
+            owner = self._owners.get(first)  # another key may have been faster
         return self._check_owner(caller, first, owner)
 
     def _write_owner(self, caller: Caller, session: str) -> asyncio.Future[None]:
@@ -673,7 +669,7 @@ class SessionService:
     def _find_session(self, caller: Caller, session: str) -> str:
         """The first session of a conversation that the caller may see. Raises ``NotFound``."""
         first = first_session(self.store, session)
-        return self._check_owner(caller, first, self._owner(first))
+        return self._check_owner(caller, first, self._owners.get(first))
 
     def _check_owner(self, caller: Caller, first: str, owner: str | None) -> str:
         if owner == caller.id or (caller.admin and (owner is not None or self._is_stored(first))):

@@ -19,7 +19,7 @@ from fsm_agent.errors import ConfigError
 from fsm_agent.sessions.store import Store
 from fsm_agent.sessions.store.journal.read import Turns
 from fsm_agent.sessions.store.rewind import position_of
-from fsm_agent.support.installation import install_command
+from fsm_agent.support.installation import importing
 
 FORMATS = "a .jsonl or .json file of inspect-ai samples, a .json or .yaml dataset of pydantic-evals"
 SOURCE = "eval"
@@ -143,10 +143,8 @@ def _json(text: str, where: str) -> Any:
 
 
 def _yaml(text: str, where: str) -> Any:
-    try:
+    with importing("evals", f"the YAML file {where} needs"):
         import yaml
-    except ImportError:
-        raise ConfigError("a YAML file needs PyYAML", where, install_command("evals")) from None
     try:
         return yaml.safe_load(text)
     except (yaml.YAMLError, RecursionError) as error:
@@ -245,10 +243,8 @@ def write_cases(dataset: Dataset, path: Path | str) -> None:
 
 
 def _as_yaml(value: Any, where: str) -> str:
-    try:
+    with importing("evals", f"the YAML file {where} needs"):
         import yaml
-    except ImportError:
-        raise ConfigError("a YAML file needs PyYAML", where, install_command("evals")) from None
     return str(yaml.safe_dump(value, sort_keys=False, allow_unicode=True))
 
 

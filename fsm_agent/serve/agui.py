@@ -52,7 +52,7 @@ from fsm_agent.serve.agui_messages import (
     unseen,
 )
 from fsm_agent.serve.doors import Door
-from fsm_agent.serve.web import Sse, caller_of, event_stream, json_body, route
+from fsm_agent.serve.web import EventStream, Sse, caller_of, json_body, route
 from fsm_agent.sessions.store.pending import Pending
 from fsm_agent.support.version import __version__
 
@@ -99,7 +99,7 @@ class AgUiDoor(Door):
         """Run the agent, and answer with the events."""
         caller, given = caller_of(request), read_input(await json_body(request))
         run = await self._begun(caller, given)
-        return event_stream(self._told(caller, run), lambda error: _failed(run, error))
+        return EventStream(self._told(caller, run), lambda error: _failed(run, error))
 
     async def _begun(self, caller: Caller, given: RunAgentInput) -> Run:
         caller.need("run")

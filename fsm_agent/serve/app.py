@@ -25,11 +25,11 @@ from fsm_agent.serve.doors import Door, doors_of, routes_of
 from fsm_agent.serve.guard import Guard, GuardLimits
 from fsm_agent.serve.keys import KeyRing
 from fsm_agent.serve.web import (
+    EventStream,
     Sse,
     caller_of,
     error_body,
     error_response,
-    event_stream,
     json_body,
     last_event_id,
     route,
@@ -120,7 +120,7 @@ def _about(service: SessionService, caller: Caller, request: Request, body: None
 def _events(service: SessionService, caller: Caller, request: Request, body: None) -> Reply:
     turn = request.path_params["turn"]
     events = service.events(caller, turn, last_event_id(request))
-    return event_stream(
+    return EventStream(
         _stream_turn(service, caller, turn, events),
         lambda error: [Sse(error_body(error), event="error")],
     )

@@ -12,7 +12,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 from fsm_agent.errors import ConfigError
-from fsm_agent.extension import Extension, extensions_of, load_extension
+from fsm_agent.extension import DOORS, Extension, extensions_of, load_extension
 from fsm_agent.sessions.store.kept_values import KeptValues
 from fsm_agent.support.installation import install_command
 
@@ -21,19 +21,12 @@ if TYPE_CHECKING:
 
     from fsm_agent.dispatch.service import SessionService
 
-BUILT_IN: Mapping[str, tuple[str, str]] = {
-    "openai": ("fsm_agent.serve.openai.door:OpenAiDoor", "serve"),
-    "agui": ("fsm_agent.serve.agui:AgUiDoor", "serve"),
-    "mcp": ("fsm_agent.serve.mcp:McpDoor", "mcp"),
-}
-"""Where the class of each door is, and the extra with the libraries that it needs."""
-
 
 class Door(Extension):
     """One protocol of a server. Besides what an extension has (``name``, ``settings``, ``kept``, ``checks``,
     ``aclose``): ``public`` are beginnings of paths whose files need no key, such as those of a page.
 
-    Handlers read with ``caller_of`` and ``json_body``, answer streams with ``event_stream``, and raise
+    Handlers read with ``caller_of`` and ``json_body``, answer streams with ``EventStream``, and raise
     ``ServiceError``; ``route`` answers what is raised in the form of the protocol
     (``fsm_agent.serve.web``)."""
 
@@ -58,7 +51,7 @@ class Doors(NamedTuple):
 def built_in_doors() -> Doors:
     """The doors of this package, those without their libraries closed."""
     made, closed = list[Door](), dict[str, str]()
-    for name, (where, extra) in BUILT_IN.items():
+    for name, (where, extra) in DOORS.items():
         module, _, kind = where.partition(":")
         try:
             made.append(getattr(import_module(module), kind)())
@@ -76,7 +69,7 @@ def doors_of(settings: Mapping[str, Mapping[str, Any]], kept: KeptValues) -> Doo
     named = {
         name: given
         for name, given in settings.items()
-        if name in BUILT_IN or issubclass(load_extension(name), Door)
+        if name in DOORS or issubclass(load_extension(name), Door)
     }
     found = extensions_of(own.open, named, kept)
     return Doors([one for one in found if isinstance(one, Door)], own.closed)

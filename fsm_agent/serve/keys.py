@@ -80,11 +80,8 @@ class KeyRing:
 
     def all(self) -> list[Key]:
         """Return all keys, oldest first."""
-        names = self._kept.keys()
-        found = [(key_id, self._kept.get(key_id)) for key_id in names]
-        keys = [
-            Key(key_id, kept["name"], tuple(kept["scopes"]), kept["made"]) for key_id, kept in found if kept
-        ]
+        found = self._kept.all().items()
+        keys = [Key(key_id, kept["name"], tuple(kept["scopes"]), kept["made"]) for key_id, kept in found]
         return sorted(keys, key=lambda key: key.made)
 
     async def remove(self, name: str) -> Key:

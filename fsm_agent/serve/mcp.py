@@ -1,5 +1,5 @@
-"""The agent as an MCP server: the tool ``ask``, tools of the agent that were chosen, sessions as resources,
-and skills as prompts, over streamable HTTP or standard input and output.
+"""The agent as an MCP server: the tool ``ask``, tools of the agent that were chosen, the sessions of a key as
+resources (``session://ID``, its transcript as JSON), and the skills of the agent as prompts.
 
 Each call is a turn of the service. Its moves are progress; what it waits for is asked of the client
 (elicitation), if the client's key may approve; in the protocol of 2025 it may also be a task, whose id is the
@@ -10,16 +10,13 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from typing import Any
 
 from jsonschema import Draft202012Validator
-from mcp.server.auth.middleware.bearer_auth import AuthenticatedUser
-from mcp.server.auth.provider import AccessToken
 from mcp.server.context import CallNext, HandlerResult, ServerRequestContext
 from mcp.server.lowlevel.server import Server
-from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
 from mcp.shared.exceptions import MCPError
 from mcp_types import (
     INTERNAL_ERROR,
@@ -47,21 +44,25 @@ from mcp_types import (
     ListResourceTemplatesResult,
     ListToolsResult,
     PaginatedRequestParams,
+    Prompt,
+    PromptArgument,
+    PromptMessage,
     ReadResourceRequestParams,
     ReadResourceResult,
+    Resource,
+    ResourceTemplate,
     ServerCapabilities,
     ServerTasksCapability,
     Task,
     TaskStatus,
     TextContent,
+    TextResourceContents,
     Tool,
     ToolAnnotations,
     ToolExecution,
 )
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 from pydantic import BaseModel, ValidationError
-from starlette.routing import Route
-from starlette.types import Receive, Scope, Send
 
 from fsm_agent.conversation.effects import ToolSpec
 from fsm_agent.conversation.parts import data_of, kind_of, name_part
@@ -72,34 +73,41 @@ from fsm_agent.dispatch.service import (
     BadRequest,
     Caller,
     Forbidden,
+    NotFound,
     ServiceError,
     SessionService,
 )
 from fsm_agent.errors import ConfigError, TurnSuspended
 from fsm_agent.runtime.events import ToolComplete, ToolStart, Transition
 from fsm_agent.serve.called_tools import PREFIX, message_of, new_call_id
-from fsm_agent.serve.doors import Door
-from fsm_agent.serve.mcp_replay import RecentMessages
-from fsm_agent.serve.mcp_resources import TEMPLATES, list_sessions, list_skills, read_session, read_skill
-from fsm_agent.serve.web import CALLER, MOST_BODY, service_error
+from fsm_agent.serve.web import CALLER, service_error, to_json
 from fsm_agent.sessions.store.pending import Pending
 from fsm_agent.support.texts import one_line, shorten
 from fsm_agent.support.version import __version__
+from fsm_agent.tools import ToolFailure
 from fsm_agent.toolsets.memory import SkillShelf
 
-PATH = "/mcp"
 ASK = "ask"
 TASKS = "2025-11-25"
 """The version of the protocol that has tasks in its core."""
 POLL = 1_000
 """Milliseconds that a client should wait between two looks at a task."""
-RETRY = 1_000
-"""Milliseconds after which a client comes back to a stream that broke."""
-LOOK = 0.5
-"""Seconds after which an open stream notices that this process ends."""
 MAX_ASKED = 4_000
 RELATED = "io.modelcontextprotocol/related-task"
 DECLINED = "The person did not want to answer."
+SCHEME = "session://"
+JSON = "application/json"
+TEMPLATES = ListResourceTemplatesResult(
+    resource_templates=[
+        ResourceTemplate(
+            name="session",
+            uri_template=f"{SCHEME}{{session}}",
+            description="The messages and turns of a session of yours",
+            mime_type=JSON,
+        )
+    ]
+)
+TASK = PromptArgument(name="task", description="What to use the skill for", required=False)
 
 Context = ServerRequestContext[Any, Any]
 Json = dict[str, Any]
@@ -174,17 +182,30 @@ class AgentServer(Server[Any]):
         tasks = ServerTasksCapability.model_validate({"cancel": {}, "requests": {"tools": {"call": {}}}})
         return found.model_copy(update={"tasks": tasks})
 
-    # Prompts
+    # Skills as prompts
 
     async def _list_prompts(
         self, context: Context, params: PaginatedRequestParams | None
     ) -> ListPromptsResult:
         with _refusals():
-            return list_skills(self._shelf_for(context))
+            shelf = self._shelf_for(context)
+            prompts = [
+                Prompt(name=one.name, description=one.description, arguments=[TASK]) for one in shelf.skills()
+            ]
+            return ListPromptsResult(prompts=prompts)
 
     async def _get_prompt(self, context: Context, params: GetPromptRequestParams) -> GetPromptResult:
         with _refusals():
-            return read_skill(self._shelf_for(context), params)
+            shelf, given = self._shelf_for(context), dict(params.arguments or {})
+            task = given.pop(TASK.name, "")
+            if given:
+                raise BadRequest(f"a skill has no argument {min(given)[:40]!r}; allowed: {TASK.name}")
+            try:
+                words = shelf.skill_view(params.name)
+            except ToolFailure as error:
+                raise BadRequest(str(error)) from None
+        content = TextContent(type="text", text=f"{words}\n\n{task}" if task else words)
+        return GetPromptResult(messages=[PromptMessage(role="user", content=content)])
 
     def _shelf_for(self, context: Context) -> SkillShelf:
         _caller(context).need("read")
@@ -228,7 +249,15 @@ class AgentServer(Server[Any]):
         self, context: Context, params: PaginatedRequestParams | None
     ) -> ListResourcesResult:
         with _refusals():
-            return list_sessions(self.service, _caller(context))
+            sessions = self.service.sessions(_caller(context))  # those that were used last first
+            found = [
+                Resource(
+                    name=one["session"], title=one["title"] or None, uri=f"{SCHEME}{one['session']}",
+                    mime_type=JSON,
+                )
+                for one in sessions
+            ]  # fmt: skip
+            return ListResourcesResult(resources=found)
 
     async def _list_templates(
         self, context: Context, params: PaginatedRequestParams | None
@@ -237,7 +266,12 @@ class AgentServer(Server[Any]):
 
     async def _read_resource(self, context: Context, params: ReadResourceRequestParams) -> ReadResourceResult:
         with _refusals():
-            return read_session(self.service, _caller(context), str(params.uri))
+            uri = str(params.uri)
+            scheme, _, session = uri.partition("://")
+            if f"{scheme}://" != SCHEME or not session:
+                raise NotFound("no such resource")
+            text = to_json(self.service.load(_caller(context), session))
+        return ReadResourceResult(contents=[TextResourceContents(uri=uri, mime_type=JSON, text=text)])
 
     # Following a turn
 
@@ -554,48 +588,3 @@ def _dump(value: BaseModel) -> Json:
 
 def _task_json(task: Task) -> Json:
     return {**_dump(task), "ttl": None}  # it is kept as long as its session
-
-
-# Over HTTP
-
-
-class McpDoor(Door):
-    """Streamable HTTP behind the guard of the application, which has looked at host, origin and key.
-    ``tools``: those that clients may call themselves. ``shelf``: skills."""
-
-    name = "mcp"
-
-    def __init__(self, tools: Mapping[str, ToolSpec] | None = None, shelf: SkillShelf | None = None) -> None:
-        self._tools, self._shelf = tools, shelf
-
-    def routes(self, service: SessionService) -> Sequence[Route]:
-        self._service = service
-        self._manager = StreamableHTTPSessionManager(
-            AgentServer(service, self._tools, self._shelf),
-            event_store=RecentMessages(),
-            retry_interval=RETRY,
-            max_request_body_size=MOST_BODY,
-        )
-        return [Route(PATH, self, methods=["GET", "POST", "DELETE"])]
-
-    def running(self) -> AbstractAsyncContextManager[None]:
-        return self._manager.run()
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer one request. A session belongs to the key that began it."""
-        caller = scope.get(CALLER)
-        if isinstance(caller, Caller):
-            token = AccessToken(token="", client_id=caller.id, scopes=[*caller.scopes])
-            scope = {**scope, "user": AuthenticatedUser(token)}
-        work = asyncio.ensure_future(self._manager.handle_request(scope, receive, send))
-        try:
-            while not work.done():
-                await asyncio.wait({work}, timeout=LOOK)
-                if self._service.leaving and scope["method"] == "GET":  # it would stay open
-                    break
-        finally:
-            if not work.done():
-                work.cancel()
-                await asyncio.wait({work})
-        if not work.cancelled():
-            work.result()

@@ -71,12 +71,12 @@ def caller_of(request: Request) -> Caller:
     return caller
 
 
-async def json_body(request: Request, most: int = MOST_BODY) -> dict[str, Any]:
+async def json_body(request: Request) -> dict[str, Any]:
     """Return the body, a JSON object; an empty body is an empty one. Raises ``BadRequest``, ``TooLarge``,
     ``TooSlow``."""
     length = request.headers.get("content-length", "0")
-    if not length.isdigit() or int(length) > most:
-        raise TooLarge(f"a body has at most {most:,} bytes")
+    if not length.isdigit() or int(length) > MOST_BODY:
+        raise TooLarge(f"a body has at most {MOST_BODY:,} bytes")
     kind = request.headers.get("content-type", "application/json").partition(";")[0].strip().lower()
     if kind != "application/json" and not kind.endswith("+json"):
         raise BadRequest("a body is application/json")
@@ -85,8 +85,8 @@ async def json_body(request: Request, most: int = MOST_BODY) -> dict[str, Any]:
         async with asyncio.timeout(BODY_SECONDS):
             async for chunk in request.stream():
                 body += chunk
-                if len(body) > most:
-                    raise TooLarge(f"a body has at most {most:,} bytes")
+                if len(body) > MOST_BODY:
+                    raise TooLarge(f"a body has at most {MOST_BODY:,} bytes")
     except TimeoutError:
         raise TooSlow(f"the body did not arrive in {BODY_SECONDS:g} s") from None
     except ClientDisconnect:
@@ -114,14 +114,14 @@ Failed = Callable[[ServiceError], Sequence[Sse]]
 
 class EventStream(Response):
     """Answers with a stream of events until the client leaves. ``failed`` says an error that comes when the
-    stream has begun. ``alive``: seconds after which a stream without an event sends a comment."""
+    stream has begun."""
 
     media_type = "text/event-stream"
 
-    def __init__(self, events: AsyncIterator[Sse], failed: Failed, *, alive: float = ALIVE) -> None:
+    def __init__(self, events: AsyncIterator[Sse], failed: Failed) -> None:
         super().__init__(headers={"cache-control": "no-store", "x-accel-buffering": "no"})
         del self.headers["content-length"]
-        self._events, self._failed, self._alive, self._sent = events, failed, alive, 0.0
+        self._events, self._failed, self._sent = events, failed, 0.0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
@@ -147,8 +147,8 @@ class EventStream(Response):
 
     async def _say_alive(self, send: Send) -> None:
         while True:
-            await asyncio.sleep(self._alive)
-            if time.monotonic() - self._sent >= self._alive:
+            await asyncio.sleep(ALIVE)
+            if time.monotonic() - self._sent >= ALIVE:
                 await self._write(send, b": alive\n\n")
 
     async def _write(self, send: Send, body: bytes) -> None:
@@ -159,11 +159,6 @@ class EventStream(Response):
 async def _wait_until_left(receive: Receive) -> None:
     while (await receive())["type"] != "http.disconnect":
         pass
-
-
-def event_stream(events: AsyncIterator[Sse], failed: Failed, *, alive: float = ALIVE) -> EventStream:
-    """Answer with a stream of events, see ``EventStream``."""
-    return EventStream(events, failed, alive=alive)
 
 
 def service_error(error: Exception) -> ServiceError:

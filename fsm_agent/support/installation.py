@@ -8,9 +8,13 @@ import re
 import shlex
 import shutil
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib.metadata import Distribution, EntryPoint, PackageNotFoundError, distribution, entry_points
 from pathlib import Path
 from urllib.parse import unquote
+
+from fsm_agent.errors import ConfigError
 
 PACKAGE = "fsm-agent"
 _EXTRA = re.compile(r"\bextra\s*==\s*['\"](?P<extra>[\w-]+)['\"]")
@@ -31,6 +35,17 @@ def install_command(extra: str) -> str:
         return command_for(extra, distribution(PACKAGE), Path(sys.prefix), sys.executable)
     except PackageNotFoundError:
         return f"pip install '.[{extra}]' in the folder of {PACKAGE}'s pyproject.toml"
+
+
+@contextmanager
+def importing(extra: str, what: str) -> Iterator[None]:
+    """Import modules that need an extra. Raises ``ConfigError`` with the command that adds it; ``what`` names
+    what needs it, with its verb."""
+    try:
+        yield
+    except ImportError as error:
+        why = f"{what} {error.name}, which is not installed"
+        raise ConfigError(why, None, install_command(extra)) from None
 
 
 def command_for(extra: str, found: Distribution, prefix: Path, python: str) -> str:

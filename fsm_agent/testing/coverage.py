@@ -84,10 +84,14 @@ class RowCoverage:
             self.counts[row.id] += 1
 
 
-def _some(names: Iterable[str], most: int = 8) -> str:
+NAMED = 8
+"""Rows that a summary names."""
+
+
+def _some(names: Iterable[str]) -> str:
     listed = list(names)
-    more = f" and {len(listed) - most} more" if len(listed) > most else ""
-    return ", ".join(listed[:most]) + more
+    more = f" and {len(listed) - NAMED} more" if len(listed) > NAMED else ""
+    return ", ".join(listed[:NAMED]) + more
 
 
 # ----------------------------------------------------------------------------------------------------

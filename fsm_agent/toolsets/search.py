@@ -145,10 +145,10 @@ class FileSearch:
         return _answer(json.dumps(order._asdict()))
 
 
-def search_tools(root: Path, ripgrep: str | None = None) -> tuple[Tool, ...]:
+def search_tools(root: Path) -> tuple[Tool, ...]:
     """search_files."""
     reader = tool(concurrency="parallel", effect="pure", path_arguments=("path",))
-    return (reader(FileSearch(root, ripgrep).search_files),)
+    return (reader(FileSearch(root).search_files),)
 
 
 def _answer(order: str) -> str:

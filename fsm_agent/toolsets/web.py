@@ -167,9 +167,9 @@ async def page_text(fetcher: Fetcher, url: str) -> tuple[str, str]:
     return fetched.address, await _readable(fetched, whole=False)
 
 
-def web_tools(settings: Web, fetcher: Fetcher | None = None) -> tuple[Tool, ...]:
+def web_tools(settings: Web) -> tuple[Tool, ...]:
     """web_fetch."""
-    reader = Reader(fetcher or Fetcher(settings))
+    reader = Reader(Fetcher(settings))
     make = tool(
         concurrency="parallel",
         effect="pure",

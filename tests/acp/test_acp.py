@@ -38,8 +38,8 @@ from acp.stdio import spawn_agent_process
 
 from fsm_agent.acp import EditorServer
 from fsm_agent.approvals.service import answer
-from fsm_agent.cli.acp import CommandLineHost
 from fsm_agent.cli.options import CliOptions
+from fsm_agent.cli.serve import CommandLineHost
 from fsm_agent.sessions.store import store_for
 from fsm_agent.sessions.store.journal.read import Turns
 from fsm_agent.sessions.store.pending import PendingItems

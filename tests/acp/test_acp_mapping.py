@@ -12,9 +12,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fsm_agent import Agent
-from fsm_agent.acp.content import (
+from fsm_agent.acp.updates import (
     KINDS,
+    OPTIONS,
     STOPS,
+    EditorView,
     changes_of,
     code_block,
     inline,
@@ -24,7 +26,6 @@ from fsm_agent.acp.content import (
     replay_updates,
     title_of,
 )
-from fsm_agent.acp.updates import OPTIONS, EditorView
 from fsm_agent.cli.questions import ANSWERS
 from fsm_agent.conversation.messages import Message, ToolCall
 from fsm_agent.conversation.result import ExitReason, Outcome

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from fsm_agent import Agent
-from fsm_agent.backtest.turn_report import MOST_BYTES, TurnReport, read_report, report_of
+from fsm_agent.cli.turn_report import MOST_BYTES, TurnReport, read_report, report_of
 from fsm_agent.errors import ConfigError
 from fsm_agent.sessions.store import Store
 from fsm_agent.testing import FakeClock, ScriptedModel, call, status, text, tools
@@ -154,7 +154,7 @@ def test_words_of_a_report_are_no_code_in_its_test(tmp_path: Path) -> None:
 
 WATCHED = """
 import sys
-from fsm_agent.backtest.turn_report import read_report
+from fsm_agent.cli.turn_report import read_report
 text = open(sys.argv[1]).read()
 read_report(text, "f").replay()  # loads and compiles what is loaded at first use
 touched = []

@@ -17,7 +17,7 @@ from examples import review_loop
 from examples.review_loop import TABLE as REVIEW
 from fsm_agent import BaseTurn, Workflow
 from fsm_agent.debug import Debugger, DebugSession
-from fsm_agent.debug.core.engines import LocalEngine
+from fsm_agent.debug.core.debugger import LocalEngine
 from fsm_agent.debug.core.pending_request import manual_workflow
 from fsm_agent.errors import ConfigError, UndeclaredEvent
 from fsm_agent.fsm.table import Counter, Rung, Table, end, go, left, lines_of, on

@@ -14,11 +14,11 @@ import httpx2 as httpx
 import pytest
 
 from fsm_agent import Agent
-from fsm_agent.cli.live_table import Predictor
+from fsm_agent.cli.predict import Predictor
 from fsm_agent.composition.turn_wiring import TURN
 from fsm_agent.debug.live.loading import Broken, Loader
 from fsm_agent.debug.live.watched import Watched
-from fsm_agent.diagram.versions.load import Version
+from fsm_agent.diagram.versions import Version
 from fsm_agent.testing import FakeClock, ScriptedModel, status, text
 from tests.debug.test_live_patch import SHORT
 from tests.helpers.waiting import until

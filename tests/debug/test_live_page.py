@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 from starlette.testclient import TestClient
 
-from fsm_agent.cli.live_table import find_table
+from fsm_agent.cli.debug import find_table
 from fsm_agent.debug.live.loading import Broken
 from fsm_agent.debug.live.page import LivePage
 from fsm_agent.debug.live.watched import Watched
-from fsm_agent.diagram.versions.load import Version
+from fsm_agent.diagram.versions import Version
 from fsm_agent.errors import ConfigError
 from fsm_agent.fsm.table import Table
 from tests.debug.test_live_patch import SHORT

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from fsm_agent.diagram.versions import Version
 from fsm_agent.diagram.versions.compare import compare, proofs
-from fsm_agent.diagram.versions.load import Version
 from fsm_agent.diagram.versions.rendering import LONGEST, as_comment
 from fsm_agent.fsm.table import Table, end
 from tests.diagram.test_diagram_versions import TABLE_FILE

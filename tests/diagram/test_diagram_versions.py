@@ -16,8 +16,8 @@ from fsm_agent.diagram import render, written
 from fsm_agent.diagram.layout import automatic, roomy
 from fsm_agent.diagram.scene import scene_of
 from fsm_agent.diagram.table_json import describe, expands_alike, table_from
+from fsm_agent.diagram.versions import Version, version_of
 from fsm_agent.diagram.versions.compare import compare, merge_order, proofs
-from fsm_agent.diagram.versions.load import Version, version_of
 from fsm_agent.diagram.versions.rendering import as_diff_json, as_diff_markdown
 from fsm_agent.errors import ConfigError
 from fsm_agent.fsm.properties import at_most, eventually, exits, rung

@@ -171,7 +171,7 @@ async def histories(client: Any) -> tuple[int, int, int]:
     """Replay all workflows with the code of today; how many, the largest payload in bytes, the most events."""
     from temporalio.worker import Replayer, UnsandboxedWorkflowRunner
 
-    from fsm_agent.dispatch.temporal.workflow import SessionTurns
+    from fsm_agent.dispatch.temporal_workflow import SessionTurns
 
     replayer = Replayer(workflows=[SessionTurns], workflow_runner=UnsandboxedWorkflowRunner())
     count, largest, longest = 0, 0, 0

@@ -138,7 +138,7 @@ def test_a_turn_that_was_lost_is_never_reported_as_done(ended: str) -> None:
     testing = pytest.importorskip("temporalio.testing")
     from temporalio.exceptions import ApplicationError
 
-    from fsm_agent.dispatch.temporal.dispatcher import TurnActivity
+    from fsm_agent.dispatch.temporal import TurnActivity
 
     async def run(order: Order, rank: int | None, link: TurnLink) -> str:
         return ended
@@ -162,7 +162,7 @@ def test_the_sdk_logs_a_traceback_only_for_what_went_wrong(raised: Exception, be
     testing = pytest.importorskip("temporalio.testing")
     from temporalio.exceptions import ApplicationError, ApplicationErrorCategory
 
-    from fsm_agent.dispatch.temporal.dispatcher import TurnActivity
+    from fsm_agent.dispatch.temporal import TurnActivity
 
     async def run(order: Order, rank: int | None, link: TurnLink) -> str:
         raise raised
@@ -190,7 +190,7 @@ async def test_a_leaving_worker_says_in_a_line_what_it_hands_over(
 
 def test_a_worker_whose_process_has_ended_is_reported_as_ended() -> None:
     pytest.importorskip("temporalio")
-    from fsm_agent.dispatch.temporal.dispatcher import worker_seen
+    from fsm_agent.dispatch.temporal import worker_seen
 
     here = socket.gethostname()
     ended = subprocess.Popen([sys.executable, "-c", ""])

@@ -50,7 +50,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TemporalServer]
 
 
 def dispatcher_at(server: TemporalServer) -> Any:
-    from fsm_agent.dispatch.temporal.dispatcher import TemporalDispatcher
+    from fsm_agent.dispatch.temporal import TemporalDispatcher
 
     return TemporalDispatcher(server.address, "default", HEARTBEAT, DIGEST)
 

@@ -10,8 +10,8 @@ from dataclasses import replace
 from fsm_agent.diagram.counts import coverage_diagram, overlaid
 from fsm_agent.diagram.model import Diagram, diagram_of
 from fsm_agent.diagram.runs import tally, tally_from
+from fsm_agent.diagram.versions import Version
 from fsm_agent.diagram.versions.compare import ProofChange, compare, proofs
-from fsm_agent.diagram.versions.load import Version
 from fsm_agent.diagram.versions.rendering import unite
 from fsm_agent.fsm.journal import Step
 from fsm_agent.fsm.table import Counter, Rung, Table, end, go, left, lines_of, on

@@ -23,7 +23,7 @@ from fsm_agent.tools import ToolRunner
 from fsm_agent.toolsets.mcp import McpServers
 from fsm_agent.toolsets.mcp.config import ServerConfig
 from fsm_agent.toolsets.mcp.elicitation import DEFAULTS
-from fsm_agent.toolsets.mcp.login import log_in
+from fsm_agent.toolsets.mcp.oauth import log_in
 
 ARGUMENTS = {"add_numbers": {"a": 5, "b": 3}}
 

@@ -18,7 +18,7 @@ from fsm_agent.dispatch.service import SessionService
 from fsm_agent.serve.app import app_of
 from fsm_agent.serve.called_tools import choose_tools, with_called_tools
 from fsm_agent.serve.keys import KeyRing
-from fsm_agent.serve.mcp import McpDoor
+from fsm_agent.serve.mcp_transports import McpDoor
 from fsm_agent.serve.server import Server
 from fsm_agent.sessions.store import Store
 from fsm_agent.support.local_server import own_hosts

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from fsm_agent import Agent
-from fsm_agent.diagram.versions.load import version_of
+from fsm_agent.diagram.versions import version_of
 from fsm_agent.errors import ConfigError
 from fsm_agent.providers.credentials import KeyPool, hide_from_children, keyless_environment
 from fsm_agent.providers.profiles import PROFILES

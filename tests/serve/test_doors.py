@@ -20,7 +20,7 @@ from fsm_agent.dispatch.service import SessionService
 from fsm_agent.errors import ConfigError
 from fsm_agent.extension import DOORS
 from fsm_agent.serve.app import app_of
-from fsm_agent.serve.doors import BUILT_IN, Door, doors_of, routes_of
+from fsm_agent.serve.doors import Door, doors_of, routes_of
 from fsm_agent.serve.keys import KeyRing
 from fsm_agent.serve.web import caller_of, route
 from fsm_agent.sessions.store import Store
@@ -90,16 +90,15 @@ async def test_two_doors_at_one_address_are_refused(serving: MakeService) -> Non
 
 def test_the_doors_of_this_package_are_open(store: Store) -> None:
     found = doors_of({}, KeptValues(store))
-    assert [one.name for one in found.open] == list(BUILT_IN)
+    assert [one.name for one in found.open] == list(DOORS)
     assert found.closed == {}
     with pytest.raises(ConfigError, match="no such extension is installed"):
         doors_of({"nothing": {}}, KeptValues(store))
 
 
 def test_a_door_of_this_package_gets_its_settings_and_agents_leave_them_alone(store: Store) -> None:
-    assert [*BUILT_IN] == [*DOORS]
-    settings = {name: {} for name in BUILT_IN}
-    assert [one.name for one in doors_of(settings, KeptValues(store)).open] == [*BUILT_IN]
+    settings = {name: {} for name in DOORS}
+    assert [one.name for one in doors_of(settings, KeptValues(store)).open] == [*DOORS]
     with pytest.raises(ConfigError, match=r"extensions\.openai\.color: .*; allowed: no settings"):
         doors_of({"openai": {"color": "red"}}, KeptValues(store))
     agent = Agent(ScriptedModel([text("hi")]), toolsets=[], store=store, settings={"extensions": settings})

@@ -8,7 +8,7 @@ import pytest
 
 from fsm_agent.errors import ConfigError
 from fsm_agent.output import JsonSchema
-from fsm_agent.serve.openai.schemas import check_schema
+from fsm_agent.serve.openai.requests import check_schema
 
 
 def doubled(levels: int) -> dict[str, Any]:

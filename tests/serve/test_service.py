@@ -11,7 +11,7 @@ import pytest
 from fsm_agent import Agent, ResultLater, tool
 from fsm_agent.conversation.effects import ModelRequest
 from fsm_agent.conversation.messages import ModelReply, Usage
-from fsm_agent.dispatch import live
+from fsm_agent.dispatch import follow
 from fsm_agent.dispatch.follow import Place, ServedEvent
 from fsm_agent.dispatch.service import (
     BadRequest,
@@ -357,7 +357,7 @@ def shown(events: list[ServedEvent]) -> str:
 async def test_more_than_is_kept_is_told_again_as_the_journal_has_it(
     store: Store, caller: Caller, most: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(live, "MOST", most)
+    monkeypatch.setattr(follow, "MOST", most)
 
     def make_agent() -> Agent[Any, Any]:
         return Agent(Talkative(), toolsets=[], settings=SETTINGS)

@@ -20,8 +20,8 @@ from fsm_agent.errors import ConfigError
 from fsm_agent.support.files import LOGINS
 from fsm_agent.support.redaction import mask
 from fsm_agent.toolsets.mcp.config import ServerConfig, servers_of
-from fsm_agent.toolsets.mcp.login import log_in
 from fsm_agent.toolsets.mcp.logins import KEYRING, Login
+from fsm_agent.toolsets.mcp.oauth import log_in
 from tests.helpers.http_server import Answer, Asked, HttpServer
 from tests.helpers.mcp_bench import bench
 

@@ -10,30 +10,191 @@ all use this.
 from __future__ import annotations
 
 import asyncio
+import concurrent.futures
 import json
+import logging
+import threading
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from typing import Any, Protocol
 
 from fsm_agent.composition.turn_wiring import DIGEST, KIND, recompose, restore_turn
 from fsm_agent.debug.core.breakpoints import Breakpoint, BreakpointHit, Breakpoints, MoveFacts
 from fsm_agent.debug.core.commands import (
     Command,
     DebugEvent,
+    HoldRequests,
     Listener,
     ReplaceBreakpoints,
+    Running,
     Status,
     read_command,
 )
-from fsm_agent.debug.core.engines import Engine, LocalEngine, RecordedEngine, Runs
+from fsm_agent.debug.core.control import Controller
 from fsm_agent.debug.core.record import WINDOW, Record
 from fsm_agent.debug.core.remote import RemoteDebugClient
-from fsm_agent.errors import ConfigError
+from fsm_agent.errors import ConfigError, OwnershipLost, TurnSuspended
 from fsm_agent.fsm.journal import Step
-from fsm_agent.fsm.pause_point import TurnKind
+from fsm_agent.fsm.pause_point import PausePoint, TurnKind
+from fsm_agent.runtime.events import Stream
 from fsm_agent.sessions.store import Store
 from fsm_agent.sessions.store.rewind import position_of
+from fsm_agent.support.threads import LOOP
+
+# ----------------------------------------------------------------------------------------------------
+# The engine of a turn as a debugger sees it, wherever it runs: here, in another process, or nowhere.
+
+
+class Runs(Protocol):
+    """A turn that can be run: of an ``Agent``, or of a ``Workflow``."""
+
+    gate: PausePoint
+
+    @property
+    def id(self) -> str:
+        """Return the id of the turn."""
+        ...
+
+    @property
+    def result(self) -> object | None:
+        """``None`` until it has ended."""
+        ...
+
+    async def arun(self) -> object:
+        """Run the turn to its end."""
+        ...
+
+
+LEAVES = 1.0
+"""Seconds that a released turn has to stop."""
+log = logging.getLogger(__name__)
+
+
+class Engine(Protocol):
+    """Commands may come from any thread and return immediately; listeners receive their effects."""
+
+    @property
+    def breakpoints(self) -> Breakpoints:
+        """Return the breakpoints; changes take effect at once."""
+        ...
+
+    def order(self, command: Command) -> None:
+        """Carry out a command. Raises ``ConfigError`` for one that cannot be carried out."""
+        ...
+
+    def status(self) -> Status:
+        """Return where the turn is, and what it does."""
+        ...
+
+    def listen(self, listener: Listener) -> Callable[[], None]:
+        """Tell ``listener`` what happens; call what is returned to stop that."""
+        ...
+
+    def close(self) -> None:
+        """Release the turn; if a process runs it, it continues without the debugger."""
+        ...
+
+
+class LocalEngine:
+    """A turn of this process. ``turn`` is given when nothing else runs it: the engine then runs it from the
+    first command."""
+
+    def __init__(self, gate: PausePoint, turn: Runs | None = None, paused: bool = True) -> None:
+        self.controller = Controller.at(gate, paused=paused)
+        self._turn = turn
+        self._running: concurrent.futures.Future[Any] | None = None
+        self._left = threading.Event()
+        self.problem: BaseException | None = None
+
+    def start(self) -> None:
+        """Run the turn to the pause point and wait there, unless it is already running."""
+        if (
+            self._turn is not None
+            and (self._running is None or self._running.done())
+            and self._turn.result is None
+        ):
+            self._left.clear()
+            self._running = LOOP.submit(self._run(self._turn))
+            self._running.add_done_callback(self._on_done)
+
+    async def _run(self, turn: Runs) -> object:
+        try:
+            return await turn.arun()
+        finally:
+            self._left.set()
+
+    def _on_done(self, running: concurrent.futures.Future[Any]) -> None:
+        if not running.cancelled() and (error := running.exception()) is not None:
+            self.problem = error
+            if isinstance(error, OwnershipLost | TurnSuspended):
+                log.info("%s", error)
+            else:
+                log.error("the turn stopped: %s", error, exc_info=error)
+
+    @property
+    def breakpoints(self) -> Breakpoints:
+        return self.controller.breakpoints
+
+    def order(self, command: Command) -> None:
+        self.controller.order(command)
+        if isinstance(command, Running):
+            self.start()
+
+    def status(self) -> Status:
+        return self.controller.status()
+
+    def listen(self, listener: Listener) -> Callable[[], None]:
+        return self.controller.listeners.subscribe(listener, DebugEvent)
+
+    def close(self) -> None:
+        """A turn that only the debugger runs stays where it is, and can be resumed."""
+        if (
+            self._running is not None
+            and not self._running.done()
+            and self.status().phase in ("paused", "waiting")
+        ):
+            running, self._running = self._running, None
+            running.cancel()
+            self._left.wait(LEAVES)  # or who resumes the turn at once would find it running
+            self.controller.go_away()
+            self.controller.closed(ended=False)  # no debugger is attached to receive it
+            return
+        self.controller.go_away()
+
+
+class RecordedEngine:
+    """A turn that ended, or that no process runs: one can only look at it."""
+
+    def __init__(self, record: Record, kind: TurnKind) -> None:
+        self.breakpoints = Breakpoints(kind.table, kind)
+        self._record = record
+        self._listeners = Stream()
+
+    def order(self, command: Command) -> None:
+        match command:
+            case ReplaceBreakpoints(all=wanted):
+                self.breakpoints.replace(wanted)
+            case HoldRequests():
+                pass
+            case _ if (info := self._record.info).ended is not None:
+                raise ConfigError(
+                    f"the turn ended with {info.exit}; inspect it, or fork it to continue from a position",
+                    command.name,
+                )
+            case _:
+                raise ConfigError("no process runs this turn; resume it, or fork it", command.name)
+
+    def status(self) -> Status:
+        info = self._record.info
+        return Status("ended" if info.ended is not None else "idle", info.seq, info.state)
+
+    def listen(self, listener: Listener) -> Callable[[], None]:
+        return self._listeners.subscribe(listener, DebugEvent)
+
+    def close(self) -> None:
+        """Nothing to leave."""
+
 
 # ----------------------------------------------------------------------------------------------------
 # Where a person looks, which is not where the engine is. Going back only looks; nothing runs again.
@@ -257,8 +418,6 @@ class Debugger:
 
 def _wait_for(turn: Runs, engine: LocalEngine, paused: bool) -> None:
     """Until the turn is in the store and at its gate. Raises what kept it from getting there."""
-    import threading
-
     there = threading.Event()
     stop = engine.listen(lambda event: there.set())
     try:

@@ -11,8 +11,7 @@ from typing import Any, Literal, assert_never
 
 from fsm_agent.approvals.question import Question, visible
 from fsm_agent.debug.core.commands import DebugEvent, Status
-from fsm_agent.debug.core.debugger import Debugger
-from fsm_agent.debug.core.engines import LocalEngine
+from fsm_agent.debug.core.debugger import Debugger, LocalEngine
 from fsm_agent.debug.dap.breakpoints import EditorBreakpoints, place, state_sources, table_map_of
 from fsm_agent.debug.dap.protocol import Client
 from fsm_agent.errors import ConfigError

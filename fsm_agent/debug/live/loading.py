@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from fsm_agent.diagram.table_json import default_limits, describe, load, table_from
-from fsm_agent.diagram.versions.load import Version
+from fsm_agent.diagram.versions import Version
 from fsm_agent.errors import ConfigError
 from fsm_agent.support.processes import bare_environment
 

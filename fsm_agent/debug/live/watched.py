@@ -18,13 +18,13 @@ from typing import Any
 
 from fsm_agent.debug.live.loading import Broken, Loader
 from fsm_agent.debug.live.patch import Edit, TableText
+from fsm_agent.diagram.versions import SHORT, Version, unpack_revision
 from fsm_agent.diagram.versions.compare import (
     Difference,
     ProofChange,
     compare,
     compare_reports,
 )
-from fsm_agent.diagram.versions.load import SHORT, Version, unpack_revision
 from fsm_agent.errors import ConfigError, FsmAgentError, TableError
 from fsm_agent.fsm.base_turn import BaseTurn
 from fsm_agent.fsm.machine import Machine

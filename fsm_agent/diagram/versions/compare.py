@@ -21,7 +21,7 @@ from typing import Literal, TypeVar
 
 from fsm_agent.diagram.model import diagram_of
 from fsm_agent.diagram.table_json import as_json
-from fsm_agent.diagram.versions.load import Version
+from fsm_agent.diagram.versions import Version
 from fsm_agent.errors import ConfigError
 from fsm_agent.fsm.table import Guard, Row, Table
 from fsm_agent.fsm.verify import Bound, Report, bounds, check_certificate, examine, verify_table

@@ -11,6 +11,7 @@ from fsm_agent.diagram.layout import map_of
 from fsm_agent.diagram.markdown import grid
 from fsm_agent.diagram.model import ELSE, Arrow, Box, Diagram, Kind, Mark, ShownStep, StateEntry, words
 from fsm_agent.diagram.table_json import row_form
+from fsm_agent.diagram.versions import Version
 from fsm_agent.diagram.versions.compare import (
     CERTIFIED,
     KNOWN,
@@ -22,7 +23,6 @@ from fsm_agent.diagram.versions.compare import (
     RowChange,
     merge_order,
 )
-from fsm_agent.diagram.versions.load import Version
 from fsm_agent.fsm.table import Row, Table
 
 SIGN = {"added": "+", "removed": "−", "changed": "~", "kept": " "}

@@ -21,7 +21,7 @@ from fsm_agent.composition.model_caller import FROM_THE_START, PARAGRAPH
 from fsm_agent.conversation.result import ExitReason, Outcome, TurnResult
 from fsm_agent.dispatch.follow import ServedEvent
 from fsm_agent.runtime.events import InterimText, StreamDelta, Transition, Voided
-from fsm_agent.serve.openai.about import FIELD, engine_event, facts_of_result, facts_of_wait
+from fsm_agent.serve.openai import FIELD, engine_event, facts_of_result, facts_of_wait
 from fsm_agent.serve.openai.responses import START, Point, point_of
 from fsm_agent.sessions.store.pending import Pending
 

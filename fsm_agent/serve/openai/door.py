@@ -23,7 +23,7 @@ from fsm_agent.dispatch.follow import ServedEvent
 from fsm_agent.dispatch.service import Busy, Caller, NotFound, ServiceError, SessionService
 from fsm_agent.errors import ConfigError, TurnSuspended
 from fsm_agent.serve.doors import Door
-from fsm_agent.serve.openai.about import (
+from fsm_agent.serve.openai import (
     EVENTS_HEADER,
     FIELD,
     IGNORED_HEADER,
@@ -40,7 +40,7 @@ from fsm_agent.serve.openai.responses import (
     error_of,
     turn_of,
 )
-from fsm_agent.serve.web import Sse, caller_of, event_stream, json_body, route
+from fsm_agent.serve.web import EventStream, Sse, caller_of, json_body, route
 from fsm_agent.sessions.store.kept_values import OF_TURNS, KeptValues
 from fsm_agent.sessions.store.pending import Pending
 
@@ -190,7 +190,7 @@ class OpenAiDoor(Door):
         )
         if asked.stream:
             stream = self._response_stream(caller, translator, after)
-            return _with(event_stream(stream, _stream_error), known)
+            return _with(EventStream(stream, _stream_error), known)
         if not asked.background:
             async for _ in self._happening(caller, translator, translator.head.turn, after):
                 pass
@@ -207,7 +207,7 @@ class OpenAiDoor(Door):
             if not behind.removeprefix("-").isdecimal() or len(behind) > 15:
                 raise InvalidRequest("starting_after is no number of an event", "starting_after")
             stream = self._response_stream(caller, translator, "", int(behind))
-            return _with(event_stream(stream, _stream_error), known)
+            return _with(EventStream(stream, _stream_error), known)
         if about["status"] not in ("queued", "running"):
             async for _ in self._happening(caller, translator, turn, ""):
                 pass
@@ -284,7 +284,7 @@ class OpenAiDoor(Door):
         if asked.stream:
             extras = EVENTS_HEADER in request.headers
             translator = ChatTranslator(head, usage=asked.usage, extras=extras)
-            return _with(event_stream(self._chat_stream(caller, translator), _stream_error), known)
+            return _with(EventStream(self._chat_stream(caller, translator), _stream_error), known)
         try:
             result = await self._service.result(caller, turn)
         except TurnSuspended as waits:

@@ -69,7 +69,7 @@ from fsm_agent.runtime.events import (
     Transition,
     Voided,
 )
-from fsm_agent.serve.openai.about import (
+from fsm_agent.serve.openai import (
     FIELD,
     SERVER_LABEL,
     engine_event,

@@ -48,22 +48,10 @@ __all__ = [
     "bridged",
 ]
 
-AGENT_LEVEL = frozenset(
-    (
-        *(
-            "todo",
-            "memory",
-            "session_search",
-            "look_back",
-            "delegate_task",
-            "ask_page",
-            "ask_image",
-            "clarify",
-            "skill_view",
-        ),
-        *("tool_search", "tool_call"),
-    )
-)
+AGENT_LEVEL = frozenset({
+    "todo", "memory", "session_search", "look_back", "delegate_task", "ask_page", "ask_image", "clarify",
+    "skill_view", "tool_search", "tool_call",
+})  # fmt: skip
 """Names that only ``AgentTools`` runs, unless a user brings a tool of that name."""
 
 

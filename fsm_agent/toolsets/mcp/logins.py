@@ -30,7 +30,7 @@ class Login:
 
     def read(self) -> dict[str, Any]:
         """Return what is kept; empty without a login, and for one that cannot be read."""
-        text = _from_keyring(self._name)
+        text = _in_keyring("get_password", self._name)[1]
         if text is None and self._path.is_file():
             text = self._path.read_text(encoding="utf-8", errors="replace")
         try:
@@ -45,7 +45,7 @@ class Login:
         """Keep it, and say where."""
         self._keep(kept)
         text = json.dumps(kept)
-        if _to_keyring(self._name, text):
+        if _in_keyring("set_password", self._name, text)[0]:
             self._path.unlink(missing_ok=True)
             return KEYRING
         private_folder(self._path.parent)
@@ -56,7 +56,7 @@ class Login:
         """Remove it; whether there was one."""
         there = bool(self.read())
         self._path.unlink(missing_ok=True)
-        _out_of_keyring(self._name)
+        _in_keyring("delete_password", self._name)
         return there
 
     def _keep(self, kept: dict[str, Any]) -> None:
@@ -69,38 +69,14 @@ def _secrets_in(kept: dict[str, Any]) -> list[str]:
     return [str(table[name]) for table in tables for name in _SECRETS if table.get(name)]
 
 
-def _from_keyring(name: str) -> str | None:
+def _in_keyring(do: str, *words: str) -> tuple[bool, str | None]:
+    """Whether the keyring did it, and what it answered."""
     if find_spec("keyring") is None:
-        return None
+        return False, None
     import keyring
     from keyring.errors import KeyringError
 
     try:
-        return keyring.get_password(SERVICE, name)
+        return True, getattr(keyring, do)(SERVICE, *words)
     except KeyringError:
-        return None
-
-
-def _to_keyring(name: str, text: str) -> bool:
-    if find_spec("keyring") is None:
-        return False
-    import keyring
-    from keyring.errors import KeyringError
-
-    try:
-        keyring.set_password(SERVICE, name, text)
-    except KeyringError:
-        return False
-    return True
-
-
-def _out_of_keyring(name: str) -> None:
-    if find_spec("keyring") is None:
-        return
-    import keyring
-    from keyring.errors import KeyringError
-
-    try:
-        keyring.delete_password(SERVICE, name)
-    except KeyringError:
-        return
+        return False, None

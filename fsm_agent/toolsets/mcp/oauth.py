@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from html import escape
+from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
@@ -31,9 +32,12 @@ from mcp.shared.auth import (
 from pydantic import AnyUrl
 
 from fsm_agent.errors import ConfigError
-from fsm_agent.support.redaction import keep_secret
-from fsm_agent.toolsets.mcp.config import OAuth
+from fsm_agent.settings.model import Mcp
+from fsm_agent.support.redaction import keep_secret, mask
+from fsm_agent.toolsets.mcp.config import OAuth, ServerConfig
+from fsm_agent.toolsets.mcp.connection import Connection
 from fsm_agent.toolsets.mcp.logins import Login
+from fsm_agent.toolsets.mcp.process import LOGS, Broken, McpRefused, ServerLog, Unset, Unusable, endpoint_of
 
 LOOPBACK, PATH = "127.0.0.1", "/callback"
 NEEDED = "a login is needed"
@@ -286,3 +290,42 @@ class LoginPage:
     @property
     def _hosts(self) -> tuple[str, ...]:
         return f"{LOOPBACK}:{self._port}", f"localhost:{self._port}"
+
+
+ALLOWED = "a server that answers, and a login in the browser"
+
+
+async def log_in(
+    name: str,
+    config: ServerConfig,
+    home: Path,
+    environment: Mapping[str, str],
+    opened: Callable[[str], Awaitable[None]],
+    seconds: float,
+) -> tuple[str, int]:
+    """Begin a new login; (where it is kept, how many tools the server has). ``opened`` is given the address
+    at which the person logs in, within ``seconds``. Raises ``ConfigError``."""
+    assert config.oauth is not None
+    try:
+        endpoint = endpoint_of(config, Path.cwd(), environment)
+    except Unset as error:
+        raise ConfigError(str(error), None, ALLOWED) from None
+    login = Login(home, name, endpoint.url)
+    log = ServerLog(home / LOGS / f"mcp-{name}.log", endpoint.secrets)
+    page = LoginPage(endpoint.url, config.oauth, endpoint.client_secret, login, opened)
+    async with page as auth:
+        most = Mcp().max_message_bytes
+        connection = Connection(endpoint, log, most, lambda: None, asks=False, auth=auth)
+        try:
+            async with asyncio.timeout(seconds):
+                await connection.open()
+                tools = await connection.tools()
+        except TimeoutError:
+            raise ConfigError(f"the login took more than {seconds:g} s", name, ALLOWED) from None
+        except (Broken, McpRefused, Unusable, OSError) as error:
+            raise ConfigError(f"no login to {name}: {mask(str(error))}", None, ALLOWED) from None
+        finally:
+            await connection.close()
+    if not page.where:
+        raise ConfigError("the server wanted no login", name, "a server with logins, or oauth = false")
+    return page.where, len(tools)

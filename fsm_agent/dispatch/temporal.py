@@ -23,7 +23,7 @@ from temporalio.worker import PollerBehaviorSimpleMaximum, UnsandboxedWorkflowRu
 from temporalio.worker import Worker as Served
 
 from fsm_agent.dispatch.dispatcher import HandOver, Order, RunTurn, TurnLink
-from fsm_agent.dispatch.temporal.workflow import ACTIVITY, CANCEL, SUBMIT, WAITING, WORKFLOW, SessionTurns
+from fsm_agent.dispatch.temporal_workflow import ACTIVITY, CANCEL, SUBMIT, WAITING, WORKFLOW, SessionTurns
 from fsm_agent.dispatch.worker import LOST
 from fsm_agent.errors import ConfigError, OwnershipLost
 from fsm_agent.support.texts import one_line

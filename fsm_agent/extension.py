@@ -35,7 +35,7 @@ from pydantic import BaseModel, ValidationError
 from fsm_agent.conversation.effects import AskExtension, ExtensionAnswer, Point, RunTool
 from fsm_agent.errors import ConfigError, ExtensionFailed, near
 from fsm_agent.fsm.journal import read_kept, refuse_unstorable, reply_record, request_record
-from fsm_agent.fsm.pipeline import Layer, Perform
+from fsm_agent.fsm.runner import Layer, Perform
 from fsm_agent.providers.config_file import config_of
 from fsm_agent.request import Request, answerable, effect_of
 from fsm_agent.runtime.budget import IterationBudget

@@ -55,11 +55,11 @@ from fsm_agent.conversation.effects import (
 )
 from fsm_agent.conversation.parts import text_only
 from fsm_agent.extension import Extension, Part, PointRequests
+from fsm_agent.features import RESULTS, save
 from fsm_agent.features.built_in import publish_progress
-from fsm_agent.features.ground import RESULTS, save
 from fsm_agent.fsm.journal import Step
 from fsm_agent.fsm.pause_point import PausePoint
-from fsm_agent.fsm.pipeline import Layer, Perform, Pipeline
+from fsm_agent.fsm.runner import Layer, Perform, Pipeline
 from fsm_agent.providers.choose import GUESSES
 from fsm_agent.request import NotYet
 from fsm_agent.runtime.authority import Admission

@@ -21,9 +21,9 @@ from fsm_agent.conversation.effects import (
 )
 from fsm_agent.errors import StoreError
 from fsm_agent.extension import Extension, Here, Part
+from fsm_agent.features import Ground
 from fsm_agent.features.children import BackgroundTasks
-from fsm_agent.features.ground import Ground
-from fsm_agent.fsm.pipeline import Layer, Perform
+from fsm_agent.fsm.runner import Layer, Perform
 from fsm_agent.runtime.callbacks import Callbacks
 from fsm_agent.runtime.events import ToolComplete, ToolProgress
 from fsm_agent.sessions.checkpoints import Checkpoints

@@ -10,7 +10,7 @@ from typing import Any
 
 from fsm_agent.conversation.effects import BeginReview, Done, NameSession, Saved
 from fsm_agent.extension import Extension, Here, Part
-from fsm_agent.features.ground import RESULTS, Ground, save
+from fsm_agent.features import RESULTS, Ground, save
 from fsm_agent.options import AgentOptions, Inherited, by_task, task_options
 from fsm_agent.runtime.budget import IterationBudget
 from fsm_agent.runtime.callbacks import Callbacks, child_callbacks

@@ -11,7 +11,7 @@ from pydantic import Field
 
 from fsm_agent.conversation.result import TRANSFER, HandoffStep, way_of
 from fsm_agent.errors import ConfigError
-from fsm_agent.features.ground import Ground
+from fsm_agent.features import Ground
 from fsm_agent.options import AgentOptions
 from fsm_agent.runtime.events import StatusText
 from fsm_agent.sessions.store import Store

@@ -15,7 +15,6 @@ from typing import Any, TypeVar
 
 from pydantic import ValidationError
 
-from fsm_agent.conversation.json_reading import parse_json
 from fsm_agent.conversation.messages import Message
 from fsm_agent.errors import ConfigError
 from fsm_agent.fsm.journal import apply_deltas
@@ -25,6 +24,7 @@ from fsm_agent.sessions.store.names import free_title
 from fsm_agent.sessions.store.rows import ELSEWHERE, GUARD, IN_PARTS, METER, PROMPTS, USAGE
 from fsm_agent.sessions.store.store import Store
 from fsm_agent.sessions.store.transfer.export import FORMAT, KINDS, End, ExportLine, Header
+from fsm_agent.support.texts import parse_json
 
 # ----------------------------------------------------------------------------------------------------
 # Is this a whole and sound export? Every line by itself, then all of them together.

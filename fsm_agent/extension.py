@@ -40,7 +40,7 @@ from fsm_agent.providers.config_file import config_of
 from fsm_agent.request import Request, answerable, effect_of
 from fsm_agent.runtime.budget import IterationBudget
 from fsm_agent.runtime.events import Event, Stream, listen
-from fsm_agent.sessions.session import Session
+from fsm_agent.sessions import Session
 from fsm_agent.sessions.store import store_for
 from fsm_agent.sessions.store.fence import Fence
 from fsm_agent.sessions.store.kept_values import KeptValues

@@ -33,7 +33,7 @@ from fsm_agent.fsm.properties import Watch
 from fsm_agent.fsm.runner import CRASHED, Perform, Pipeline, State
 from fsm_agent.fsm.table import Table
 from fsm_agent.request import NotYet
-from fsm_agent.sessions.session import Session
+from fsm_agent.sessions import Session
 from fsm_agent.sessions.store import Begun, Claim, Closing, NewTurn, Store, TurnLog, store_for
 from fsm_agent.sessions.store.journal.read import Turns
 from fsm_agent.sessions.store.rewind import Position

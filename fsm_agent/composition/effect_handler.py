@@ -71,7 +71,7 @@ from fsm_agent.runtime.events import (
     ToolStart,
     Transition,
 )
-from fsm_agent.sessions.session import Session
+from fsm_agent.sessions import Session
 from fsm_agent.sessions.store.fence import NO_TURN, Fence
 from fsm_agent.sessions.store.pending import Pending, PendingItems
 from fsm_agent.support.redaction import mask

@@ -25,7 +25,7 @@ from fsm_agent.fsm.pause_point import TurnKind
 from fsm_agent.fsm.runner import Perform, State, drive
 from fsm_agent.providers.catalog import total_cost
 from fsm_agent.runtime.authority import SETTINGS
-from fsm_agent.sessions.session import Session
+from fsm_agent.sessions import Session
 from fsm_agent.sessions.store import Closing, Store
 from fsm_agent.sessions.store.rewind import Position
 from fsm_agent.sessions.store.search.messages import keep_up
@@ -274,7 +274,7 @@ def ending_of(
         if settings.index:
             keep_up(store.database)
         if settings.trajectories:
-            from fsm_agent.sessions.store.transfer.trajectory import save_trajectory
+            from fsm_agent.sessions.store.transfer.export import save_trajectory
 
             try:
                 save_trajectory(store.database, turn_id, store.home / TRAJECTORIES)

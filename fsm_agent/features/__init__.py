@@ -6,7 +6,7 @@ this order in the pipeline, which decides in one place which of two layers sees 
 loads telemetry, limits, hooks, a context engine, memory, and the type of an answer only if it has them.
 
 Each feature is made from a ``Ground``: the options of the agent, and what all its turns share.
-``children.py`` and ``handoffs.py`` make other agents from the options of this one.
+``other_agents.py`` makes agents for children and handoffs.
 
 In each turn an extension has a ``Part``: the requests that it performs, its layers, the ``Checks`` that
 states make because of it, what the turn starts with (``Opened``), what it follows, and what it does at
@@ -51,8 +51,8 @@ from fsm_agent.toolsets.agent import AgentTools, Background
 from fsm_agent.toolsets.agent.child import ChildAgent
 
 if TYPE_CHECKING:
-    from fsm_agent.features.children import ChildAgentFactory
     from fsm_agent.features.memory import MemoryRecall
+    from fsm_agent.features.other_agents import ChildAgentFactory
 
 RESULTS = "results"
 """Folder of the home directory where long tool results are saved."""

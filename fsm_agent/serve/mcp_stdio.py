@@ -16,7 +16,7 @@ from fsm_agent.dispatch.service import SessionService
 from fsm_agent.errors import ConfigError
 from fsm_agent.serve.mcp import AgentServer
 from fsm_agent.serve.web import MOST_BODY
-from fsm_agent.support.processes import connect_own_streams, send
+from fsm_agent.support.threads import connect_own_streams, send
 from fsm_agent.toolsets.memory import SkillShelf
 
 _CHUNK = 65_536

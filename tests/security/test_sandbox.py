@@ -30,7 +30,7 @@ from fsm_agent.approvals.service import Approvals
 from fsm_agent.cli.doctor import doctor
 from fsm_agent.conversation.effects import Approval, AskApproval, RunTool, ToolOutcome, ToolSpec
 from fsm_agent.errors import ConfigError
-from fsm_agent.providers.scripted.model import FakeClock
+from fsm_agent.providers.scripted import FakeClock
 from fsm_agent.runtime.authority import SETTINGS
 from fsm_agent.runtime.callbacks import Callbacks
 from fsm_agent.sessions.store import store_for

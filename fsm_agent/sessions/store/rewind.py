@@ -13,7 +13,7 @@ from typing import Any
 
 from fsm_agent.conversation.messages import Message
 from fsm_agent.runtime.events import measure
-from fsm_agent.sessions.session import Session
+from fsm_agent.sessions import Session
 from fsm_agent.sessions.store import rows as contents
 from fsm_agent.sessions.store.database import Job
 from fsm_agent.sessions.store.fence import Fence

@@ -11,7 +11,7 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from fsm_agent.approvals.service import Waiting
+from fsm_agent.approvals.service import Admission, Waiting
 from fsm_agent.composition.model_caller import ModelCaller
 from fsm_agent.composition.services import DUMPS, Services
 from fsm_agent.conversation.arguments import signature
@@ -62,7 +62,6 @@ from fsm_agent.fsm.pause_point import PausePoint
 from fsm_agent.fsm.runner import Layer, Perform, Pipeline
 from fsm_agent.providers.choose import GUESSES
 from fsm_agent.request import NotYet
-from fsm_agent.runtime.authority import Admission
 from fsm_agent.runtime.budget import IterationBudget, SpentBudget, tree_budget
 from fsm_agent.runtime.events import (
     CHANNELS,

@@ -267,7 +267,7 @@ def import_lines(store: Store, lines: Iterable[str], name: str = "the file") -> 
     """Store what the lines describe. Sessions and turns whose ids are here already get new ones, all of the
     file together; an unfinished turn among them is given up then, because the one that is here may still be
     resumed, and nothing must be done twice. All turns are marked as imported, for good: see
-    ``fsm_agent.runtime.authority``. Raises ``ConfigError`` that names the first bad line."""
+    ``fsm_agent.sessions.store.rewind``. Raises ``ConfigError`` that names the first bad line."""
     file = read_lines(lines, name)
 
     def write(c: SqlConnection) -> Imported:

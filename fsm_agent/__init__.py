@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from fsm_agent.conversation.parts import AudioPart, FilePart, ImagePart
     from fsm_agent.conversation.result import TurnResult
     from fsm_agent.errors import TurnFailed, TurnSuspended
-    from fsm_agent.features.handoffs import Handoff
+    from fsm_agent.features.other_agents import Handoff
     from fsm_agent.fsm.base_turn import BaseTurn
     from fsm_agent.fsm.runner import Step
     from fsm_agent.hooks import Answer, Block, Guardrail, Hooks, RequestChange, Retry, Rewrite
@@ -31,7 +31,7 @@ _HOMES = {
     "AudioPart": "fsm_agent.conversation.parts",
     "BaseTurn": "fsm_agent.fsm.base_turn",
     "FilePart": "fsm_agent.conversation.parts",
-    "Handoff": "fsm_agent.features.handoffs",
+    "Handoff": "fsm_agent.features.other_agents",
     "ImagePart": "fsm_agent.conversation.parts",
     "Pending": "fsm_agent.sessions.store.pending",
     "ResultLater": "fsm_agent.tools",

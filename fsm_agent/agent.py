@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, Self, cast, overload
 
@@ -13,14 +13,20 @@ from fsm_agent.approvals.service import answer
 from fsm_agent.composition.services import Services, with_model
 from fsm_agent.composition.turns import AgentTurns
 from fsm_agent.conversation.effects import ToolSpec
-from fsm_agent.conversation.messages import Message
-from fsm_agent.conversation.parts import AudioPart, FilePart, ImagePart, Part
 from fsm_agent.conversation.result import HandoffStep, TurnResult, next_turn_id
 from fsm_agent.errors import ConfigError, TurnFailed
-from fsm_agent.features.handoffs import OtherAgents, agent_tool, found_handoff, speaker_after, speaker_of
-from fsm_agent.options import AgentArguments, AgentOptions, Deps, TurnArguments, options_of
+from fsm_agent.features.other_agents import OtherAgents, agent_tool, found_handoff, speaker_after, speaker_of
+from fsm_agent.options import (
+    AgentArguments,
+    AgentOptions,
+    Content,
+    Deps,
+    History,
+    Model,
+    TurnArguments,
+    options_of,
+)
 from fsm_agent.runtime.events import StreamDelta
-from fsm_agent.runtime.ports import ModelPort
 from fsm_agent.sessions.store import Claim, Store
 from fsm_agent.sessions.store.database import Job
 from fsm_agent.sessions.store.journal.read import Turns
@@ -39,12 +45,7 @@ if TYPE_CHECKING:
 
 Out = TypeVar("Out", default=str)
 Other = TypeVar("Other")
-Piece = str | Part | ImagePart | AudioPart | FilePart
-Content = Piece | Sequence[Piece]
-"""The content of a user's message: text, a content part, or several of them."""
-Model = str | ModelPort | None
 AsyncFunction = Callable[..., Coroutine[Any, Any, Other]]
-History = Sequence[Mapping[str, Any] | Message]
 UNREAD = 1_000_000
 """Maximum backlog of events for a reader of streamed text; beyond it, a piece would be lost."""
 Turn = DurableTurn[TurnResult[Out]]
@@ -219,7 +220,7 @@ class Agent(Generic[Deps, Out]):
     def _run(
         self, turn: Turn[Any], message: Content, deps: Any, output_type: Any, limits: Limits | None
     ) -> Coroutine[Any, Any, TurnResult[Any]]:
-        following = partial(self._following, deps=deps, output_type=output_type, limits=limits)
+        following = partial(self.following, deps=deps, output_type=output_type, limits=limits)
         alike = output_type is None and limits is None
         return self._queue.run(HandoffChain(turn, following), message if alike else None)
 
@@ -244,7 +245,7 @@ class Agent(Generic[Deps, Out]):
             assert turn.result is not None
             if turn.result.failed:
                 raise TurnFailed(turn.result)
-            following = self._following(turn.result, deps, output_type, limits)
+            following = self.following(turn.result, deps=deps, output_type=output_type, limits=limits)
             if not streamed and following is None and turn.result.final_response:
                 yield turn.result.final_response
             turn = following
@@ -310,13 +311,9 @@ class Agent(Generic[Deps, Out]):
         """The turn of a message that was queued under this id; the agent that has the conversation answers.
         ``request`` is what ``start`` is given; ``begins`` is done in the transaction that begins the turn,
         and raises what keeps it from that. Raises ``ConfigError`` as ``start`` does."""
-        from fsm_agent.sessions.store.queued import ASKED
+        from fsm_agent.sessions.store.queued import arguments_of
 
-        asked = {name: value for name, value in request.items() if name in ASKED}
-        if (schema := asked.pop("output_schema", None)) is not None:
-            from fsm_agent.output import JsonSchema
-
-            asked["output_type"] = JsonSchema(schema["schema"], schema["name"])
+        asked = arguments_of(request)
         return self.speaker()._turns.start(**asked, deps=deps, turn_id=turn_id, begins=begins)
 
     def resume(
@@ -340,10 +337,10 @@ class Agent(Generic[Deps, Out]):
             return self._turns.resume(session_or_turn_id, deps, output_type, claim)
         left = speaker_after(self.journal, any_turn(self.store, session_or_turn_id))
         if left.handoffs and left == speaker_of(self.store, left.turn.session):
-            return self._take_over(left.turn.session, left.handoffs, left.task_id, deps, output_type)
-        return self._others.named(left.agent, self.session_id)._turns.resume(
-            session_or_turn_id, deps, output_type, claim
-        )
+            wanted = {"deps": deps, "output_type": output_type}
+            return self._take_over(left.turn.session, left.handoffs, left.task_id, **wanted)
+        speaker = self._others.named(left.agent, self.session_id)
+        return speaker._turns.resume(session_or_turn_id, deps, output_type, claim)
 
     def fork(
         self,
@@ -504,28 +501,24 @@ class Agent(Generic[Deps, Out]):
 
     # Conversations that pass from agent to agent
 
-    def following(self, result: TurnResult, *, deps: Deps | None = None) -> Turn[Any] | None:
-        """The turn of the agent that the turn with this result handed the conversation over to; ``None`` if
-        it did not. ``deps``: as for ``start``."""
-        return self._following(result, deps, None)
-
-    def _following(
-        self, result: TurnResult, deps: Any, output_type: Any, limits: Limits | None = None
+    def following(
+        self,
+        result: TurnResult,
+        *,
+        deps: Deps | None = None,
+        output_type: Any = None,
+        limits: Limits | None = None,
     ) -> Turn[Any] | None:
+        """The turn of the agent that the turn with this result handed the conversation over to; ``None`` if
+        it did not. ``deps``, ``output_type``, ``limits``: as for ``start``."""
         self.session_id = result.session_id
         if result.turn_exit_reason != "handed_over":
             return None
-        handoffs = tuple(result.handoffs)
-        return self._take_over(result.session_id, handoffs, result.task_id, deps, output_type, limits)
+        wanted = {"deps": deps, "output_type": output_type, "limits": limits}
+        return self._take_over(result.session_id, tuple(result.handoffs), result.task_id, **wanted)
 
     def _take_over(
-        self,
-        session_id: str,
-        handoffs: tuple[HandoffStep, ...],
-        task_id: str,
-        deps: Any,
-        output_type: Any,
-        limits: Limits | None = None,
+        self, session_id: str, handoffs: tuple[HandoffStep, ...], task_id: str, **wanted: Any
     ) -> Turn[Any]:
         """The turn of the agent that a conversation was handed over to. Raises ``ConfigError`` if this
         agent does not know it."""
@@ -535,7 +528,7 @@ class Agent(Generic[Deps, Out]):
         other = self._others.of(handoff, session.id)
         self._turns.tell(f"{last.agent} hands the conversation over to {last.to}")
         return other._turns.start(
-            last.message, None, rows, task_id, deps=deps, output_type=output_type, limits=limits,
+            last.message, None, rows, task_id, **wanted,
             turn_id=next_turn_id(session.id, last.turn_id), handoffs=handoffs,
         )  # fmt: skip
 

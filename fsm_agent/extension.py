@@ -35,12 +35,12 @@ from pydantic import BaseModel, ValidationError
 from fsm_agent.conversation.effects import AskExtension, ExtensionAnswer, Point, RunTool
 from fsm_agent.errors import ConfigError, ExtensionFailed, near
 from fsm_agent.fsm.journal import read_kept, refuse_unstorable, reply_record, request_record
-from fsm_agent.fsm.pipeline import Layer, Perform
+from fsm_agent.fsm.runner import Layer, Perform
 from fsm_agent.providers.config_file import config_of
 from fsm_agent.request import Request, answerable, effect_of
 from fsm_agent.runtime.budget import IterationBudget
 from fsm_agent.runtime.events import Event, Stream, listen
-from fsm_agent.sessions.session import Session
+from fsm_agent.sessions import Session
 from fsm_agent.sessions.store import store_for
 from fsm_agent.sessions.store.fence import Fence
 from fsm_agent.sessions.store.kept_values import KeptValues

@@ -28,8 +28,7 @@ from typing import Annotated, Any, Literal, Protocol
 from pydantic import BaseModel, ConfigDict, Field
 
 from fsm_agent.conversation.messages import Message
-from fsm_agent.prompt import Recalled
-from fsm_agent.prompt.files import SMALLEST_CAP, cap_text
+from fsm_agent.prompt import SMALLEST_CAP, Recalled, cap_text
 from fsm_agent.runtime.clock import UsersCode, answer_of, require_method
 from fsm_agent.runtime.ports import Clock
 from fsm_agent.settings.model import Memory, Settings

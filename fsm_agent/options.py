@@ -16,23 +16,24 @@ from typing import TYPE_CHECKING, Any, Generic, TypedDict, TypeVar, cast
 
 from typing_extensions import TypeVar as DefaultTypeVar
 
-from fsm_agent.conversation.messages import AGENT_NAME
+from fsm_agent.conversation.messages import AGENT_NAME, Message
+from fsm_agent.conversation.parts import AudioPart, FilePart, ImagePart, Part
 from fsm_agent.errors import ConfigError, near
+from fsm_agent.runtime.ports import ModelPort
 
 if TYPE_CHECKING:
     import os
 
     from fsm_agent.approvals.service import Approvals
     from fsm_agent.conversation.compaction import ContextEngine
-    from fsm_agent.conversation.messages import Message
     from fsm_agent.extension import Extension
-    from fsm_agent.features.handoffs import Handoff, OptionedAgent
+    from fsm_agent.features.other_agents import Handoff, OptionedAgent
     from fsm_agent.fsm.pause_point import TurnInbox
     from fsm_agent.hooks import Guardrail, Hooks
     from fsm_agent.memory import MemoryProvider
     from fsm_agent.providers.credentials import ApiKey
     from fsm_agent.runtime.budget import IterationBudget
-    from fsm_agent.runtime.ports import Clock, ModelPort
+    from fsm_agent.runtime.ports import Clock
     from fsm_agent.sessions.store import Store
     from fsm_agent.settings.model import Limits, Settings
     from fsm_agent.telemetry import Telemetry
@@ -42,6 +43,11 @@ if TYPE_CHECKING:
 
 Deps = DefaultTypeVar("Deps", default=Any)
 T = TypeVar("T")
+Piece = str | Part | ImagePart | AudioPart | FilePart
+Content = Piece | Sequence[Piece]
+"""The content of a user's message: text, a content part, or several of them."""
+Model = str | ModelPort | None
+History = Sequence[Mapping[str, Any] | Message]
 
 FILE_SERVERS = "mcp"
 """The toolset of the MCP servers that the config file names."""

@@ -16,11 +16,10 @@ from pydantic import TypeAdapter, ValidationError
 from pydantic_core import from_json
 from typing_extensions import TypedDict
 
-from fsm_agent.conversation import json_reading
+from fsm_agent.conversation.arguments import DamagedError, read_leniently
 from fsm_agent.conversation.effects import FINAL, NOTHING, OutputMode, OutputSpec, ToolSpec
-from fsm_agent.conversation.json_reading import json_of, parse_json
 from fsm_agent.errors import ConfigError
-from fsm_agent.support.texts import is_regular, occurs, one_line
+from fsm_agent.support.texts import is_regular, json_of, occurs, one_line, parse_json
 from fsm_agent.tools import Tool, ToolFailure, as_tool
 from fsm_agent.tools.result import text_of_error
 from fsm_agent.tools.signature import UNUSABLE, problems_in, schema_of
@@ -105,10 +104,10 @@ def json_in(text: str) -> tuple[str, Any] | None:
             pass
     for part in _parts(text):
         try:
-            value, whole = json_reading.read(part)
+            value, whole = read_leniently(part)
             if whole:
                 return dump(parse_json(value)), value
-        except (json_reading.DamagedError, ValueError):
+        except (DamagedError, ValueError):
             pass
     return None
 

@@ -29,12 +29,11 @@ from fsm_agent.fsm.base_turn import BaseTurn, OutcomeName, with_counters
 from fsm_agent.fsm.journal import Step, refuse_unstorable
 from fsm_agent.fsm.machine import Machine
 from fsm_agent.fsm.pause_point import PausePoint, TurnInbox, TurnKind
-from fsm_agent.fsm.pipeline import Perform, Pipeline
 from fsm_agent.fsm.properties import Watch
-from fsm_agent.fsm.runner import CRASHED, State
+from fsm_agent.fsm.runner import CRASHED, Perform, Pipeline, State
 from fsm_agent.fsm.table import Table
 from fsm_agent.request import NotYet
-from fsm_agent.sessions.session import Session
+from fsm_agent.sessions import Session
 from fsm_agent.sessions.store import Begun, Claim, Closing, NewTurn, Store, TurnLog, store_for
 from fsm_agent.sessions.store.journal.read import Turns
 from fsm_agent.sessions.store.rewind import Position

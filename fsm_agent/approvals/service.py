@@ -26,7 +26,8 @@ import logging
 import math
 import platform
 import weakref
-from collections.abc import Collection, Coroutine, Mapping, Sequence
+from collections import Counter
+from collections.abc import Collection, Coroutine, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from types import MappingProxyType
 from typing import Any
@@ -46,7 +47,8 @@ from fsm_agent.approvals.rules import (
     why_not_read_only,
 )
 from fsm_agent.approvals.shell import hard_line
-from fsm_agent.conversation.effects import Approval, AskApproval, ToolSpec
+from fsm_agent.conversation.arguments import signature
+from fsm_agent.conversation.effects import Approval, AskApproval, RunTool, ToolSpec
 from fsm_agent.errors import ConfigError, StoreError
 from fsm_agent.request import Effect, NotYet, Waits
 from fsm_agent.runtime.callbacks import Callbacks
@@ -531,3 +533,45 @@ def _read_hook(answer: Any) -> Approval | None:
             return Approval(False, "the check before it took too long")
     given = f"the callback before_tool answered {one_line(repr(answer), 80)}"
     return Approval(False, f'{given}; allowed: None, "approve", "block", ("block", why)')
+
+
+# ----------------------------------------------------------------------------------------------------
+# What a turn may run without being asked again.
+
+
+class Admission:
+    """The calls of one turn that may run: those of tools that need no approval, and those approved while
+    this process ran the turn; each yes admits one call once. Kept in memory only, so that stored data
+    cannot add a call."""
+
+    def __init__(self) -> None:
+        self._free: frozenset[str] = frozenset()
+        self._granted = Counter[tuple[str, str]]()
+
+    def opened(self, tools: Iterable[ToolSpec]) -> None:
+        """Take the turn's tools, as marked by the rules."""
+        self._free = frozenset(tool.name for tool in tools if tool.approval == "never")
+
+    def free(self, name: str) -> bool:
+        """Say whether calls of this tool need no approval."""
+        return name in self._free
+
+    def answered(self, request: AskApproval, answer: Approval) -> None:
+        """Remember a person's answer; an approval applies to this call with these arguments."""
+        if answer.granted:
+            self._granted[_call(request)] += 1
+
+    def admits(self, request: RunTool) -> bool:
+        """Say whether the call may run: its tool needs no approval, or a person approved it in this
+        process, which this call uses up."""
+        if self.free(request.name):
+            return True
+        granted, call = self._granted, _call(request)
+        if not granted[call]:
+            return False
+        granted[call] -= 1
+        return True
+
+
+def _call(request: Any) -> tuple[str, str]:
+    return request.call_id, signature(request.name, request.arguments)

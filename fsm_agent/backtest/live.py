@@ -38,11 +38,11 @@ from fsm_agent.errors import ConfigError, FsmAgentError
 from fsm_agent.extension import Extension
 from fsm_agent.features.limits import UnknownPrice
 from fsm_agent.providers.config_file import CONFIG
-from fsm_agent.runtime.authority import SETTINGS
 from fsm_agent.sessions.store import Store
 from fsm_agent.sessions.store.journal.conversation_journal import REPLY
 from fsm_agent.sessions.store.journal.read import Turns
 from fsm_agent.sessions.store.reports.spending import Spending
+from fsm_agent.sessions.store.rewind import AGENT_SETTINGS
 from fsm_agent.sessions.store.transfer.copying import copy_store
 from fsm_agent.settings.model import Limits, LimitScope
 from fsm_agent.support.redaction import mask
@@ -279,7 +279,7 @@ class Live:
             edit = {"rerun_tools": True}
         if self.change.prompt is not None:
             edit["system_prompt"] = prompt
-        own = {name: value for name, value in self.change.settings.items() if name not in SETTINGS}
+        own = {name: value for name, value in self.change.settings.items() if name not in AGENT_SETTINGS}
         if own:
             edit["settings"] = own
             was, now = recorded.limits(), recorded.limits(self.change.settings)

@@ -41,7 +41,7 @@ from fsm_agent.sessions.store.names import find_session
 from fsm_agent.sessions.store.transfer.importing import import_lines
 from fsm_agent.settings.model import Settings, dot_names
 from fsm_agent.support.files import home_of
-from fsm_agent.support.processes import bare_environment
+from fsm_agent.support.redaction import bare_environment
 
 PIECE = 8
 """Turns that a worker is given at a time."""

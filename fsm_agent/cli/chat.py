@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, get_args
 from rich.console import RenderableType
 from rich.text import Text
 
-from fsm_agent.agent import Agent, Content, Turn
+from fsm_agent.agent import Agent, Turn
 from fsm_agent.cli.agent_options import agent_of
 from fsm_agent.cli.input import CHAT, SIGN, Reader, TypeAhead, help_text, piped_reader, typed
 from fsm_agent.cli.options import CliOptions, Remote, with_agent
@@ -28,6 +28,7 @@ from fsm_agent.cli.view import ProgressView
 from fsm_agent.conversation.parts import FilePart, ImagePart, Part, name_part, text_only
 from fsm_agent.conversation.result import TurnResult
 from fsm_agent.errors import ConfigError, OwnershipLost, SessionBusy, StoreError, TurnSuspended, near
+from fsm_agent.options import Content
 from fsm_agent.sessions.store import Store
 from fsm_agent.sessions.store.journal.read import TurnInfo
 from fsm_agent.sessions.store.reports.records import session_record, session_usage

@@ -23,7 +23,6 @@ from fsm_agent.cli.questions import attend
 from fsm_agent.cli.screen import ago, clean, console_of, dollars, preview
 from fsm_agent.cli.sessions import store_of
 from fsm_agent.cli.view import ProgressView
-from fsm_agent.conversation.json_reading import json_of
 from fsm_agent.conversation.parts import FilePart, ImagePart
 from fsm_agent.conversation.result import TurnResult
 from fsm_agent.errors import ConfigError, TurnSuspended
@@ -33,7 +32,7 @@ from fsm_agent.sessions.store.journal.read import TurnInfo, Turns
 from fsm_agent.sessions.store.names import any_turn, find_turn
 from fsm_agent.sessions.store.pending import Pending
 from fsm_agent.sessions.store.reports.records import session_usage
-from fsm_agent.support.texts import one_line
+from fsm_agent.support.texts import json_of, one_line
 from fsm_agent.support.threads import in_a_loop
 
 

@@ -29,9 +29,14 @@ from fsm_agent.sessions.store.names import find_session, one_of
 from fsm_agent.sessions.store.retention import Old, old, remove, vacuum
 from fsm_agent.sessions.store.rows import compaction_chain
 from fsm_agent.sessions.store.transfer.copying import copy_store
-from fsm_agent.sessions.store.transfer.export import export_session, export_sessions, export_turn
+from fsm_agent.sessions.store.transfer.export import (
+    export_session,
+    export_sessions,
+    export_turn,
+    session_trajectory,
+    turn_trajectory,
+)
 from fsm_agent.sessions.store.transfer.importing import MAX_LINE, import_lines
-from fsm_agent.sessions.store.transfer.trajectory import session_trajectory, turn_trajectory
 from fsm_agent.settings.model import Settings, Storage
 from fsm_agent.support.files import home_of, private_file, workdir_of
 

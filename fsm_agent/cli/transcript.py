@@ -35,9 +35,9 @@ from fsm_agent.cli.screen import (
     tokens,
 )
 from fsm_agent.cli.sessions import AnyName, last_exit, nothing_yet, positive, store_of
-from fsm_agent.conversation.hosted import hosted_lines
 from fsm_agent.conversation.messages import AGENT_NAME
 from fsm_agent.conversation.parts import text_only
+from fsm_agent.conversation.vendors import hosted_lines
 from fsm_agent.sessions.store import Store
 from fsm_agent.sessions.store.names import find_session, one_of
 from fsm_agent.sessions.store.reports.records import (

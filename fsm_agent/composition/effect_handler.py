@@ -11,7 +11,7 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from fsm_agent.approvals.service import Waiting
+from fsm_agent.approvals.service import Admission, Waiting
 from fsm_agent.composition.model_caller import ModelCaller
 from fsm_agent.composition.services import DUMPS, Services
 from fsm_agent.conversation.arguments import signature
@@ -55,14 +55,13 @@ from fsm_agent.conversation.effects import (
 )
 from fsm_agent.conversation.parts import text_only
 from fsm_agent.extension import Extension, Part, PointRequests
+from fsm_agent.features import RESULTS, save
 from fsm_agent.features.built_in import publish_progress
-from fsm_agent.features.ground import RESULTS, save
 from fsm_agent.fsm.journal import Step
 from fsm_agent.fsm.pause_point import PausePoint
-from fsm_agent.fsm.pipeline import Layer, Perform, Pipeline
+from fsm_agent.fsm.runner import Layer, Perform, Pipeline
 from fsm_agent.providers.choose import GUESSES
 from fsm_agent.request import NotYet
-from fsm_agent.runtime.authority import Admission
 from fsm_agent.runtime.budget import IterationBudget, SpentBudget, tree_budget
 from fsm_agent.runtime.events import (
     CHANNELS,
@@ -71,7 +70,7 @@ from fsm_agent.runtime.events import (
     ToolStart,
     Transition,
 )
-from fsm_agent.sessions.session import Session
+from fsm_agent.sessions import Session
 from fsm_agent.sessions.store.fence import NO_TURN, Fence
 from fsm_agent.sessions.store.pending import Pending, PendingItems
 from fsm_agent.support.redaction import mask

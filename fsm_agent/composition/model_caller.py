@@ -23,7 +23,6 @@ from fsm_agent.conversation.effects import (
     Waited,
 )
 from fsm_agent.conversation.messages import ModelReply
-from fsm_agent.conversation.thinking import ThinkScrubber
 from fsm_agent.providers.choose import Choice
 from fsm_agent.runtime.budget import RequestCap
 from fsm_agent.runtime.callbacks import Callbacks
@@ -42,7 +41,7 @@ from fsm_agent.runtime.events import (
 )
 from fsm_agent.runtime.ports import Clock, ModelPort
 from fsm_agent.support.redaction import mask
-from fsm_agent.support.texts import clean, clean_piece, one_line
+from fsm_agent.support.texts import ThinkScrubber, clean, clean_piece, one_line
 from fsm_agent_states.logic.detect import Size, detect
 
 # ----------------------------------------------------------------------------------------------------

@@ -17,10 +17,9 @@ from fsm_agent.conversation.result import NAME
 from fsm_agent.conversation.wire.options import check_options
 from fsm_agent.errors import ConfigError, near
 from fsm_agent.extension import asks_of, extensions_of, tools_in
-from fsm_agent.features.built_in import FileCheckpoints, features_of, memory_of, output_type_of
-from fsm_agent.features.children import ChildAgentFactory, background_of
-from fsm_agent.features.ground import RESULTS
-from fsm_agent.features.handoffs import AgentTool, transfer_tools
+from fsm_agent.features import RESULTS
+from fsm_agent.features.built_in import FileCheckpoints, background_of, features_of, memory_of, output_type_of
+from fsm_agent.features.other_agents import AgentTool, ChildAgentFactory, transfer_tools
 from fsm_agent.fsm.pause_point import TurnInbox
 from fsm_agent.memory import Notes
 from fsm_agent.options import DEFAULT, ENTRY, FILE_SERVERS, AgentOptions, by_task

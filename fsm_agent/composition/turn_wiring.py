@@ -24,10 +24,9 @@ from fsm_agent.fsm.machine import Machine
 from fsm_agent.fsm.pause_point import TurnKind
 from fsm_agent.fsm.runner import Perform, State, drive
 from fsm_agent.providers.catalog import total_cost
-from fsm_agent.runtime.authority import SETTINGS
-from fsm_agent.sessions.session import Session
+from fsm_agent.sessions import Session
 from fsm_agent.sessions.store import Closing, Store
-from fsm_agent.sessions.store.rewind import Position
+from fsm_agent.sessions.store.rewind import AGENT_SETTINGS, Position
 from fsm_agent.sessions.store.search.messages import keep_up
 from fsm_agent.sessions.turn import TurnEnding
 from fsm_agent.settings.model import Settings, Storage
@@ -147,7 +146,9 @@ def _settings(position: Position, live: Settings | None) -> Settings:
         return Settings.of(position.settings)
     if position.turn.imported:
         return live
-    return Settings.of(position.settings).model_copy(update={name: getattr(live, name) for name in SETTINGS})
+    return Settings.of(position.settings).model_copy(
+        update={name: getattr(live, name) for name in AGENT_SETTINGS}
+    )
 
 
 def reopen_turn(turn: TurnState, opened: Opened, position: Position) -> None:
@@ -274,7 +275,7 @@ def ending_of(
         if settings.index:
             keep_up(store.database)
         if settings.trajectories:
-            from fsm_agent.sessions.store.transfer.trajectory import save_trajectory
+            from fsm_agent.sessions.store.transfer.export import save_trajectory
 
             try:
                 save_trajectory(store.database, turn_id, store.home / TRAJECTORIES)

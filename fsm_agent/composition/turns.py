@@ -54,7 +54,7 @@ from fsm_agent.memory import recall_files
 from fsm_agent.options import AgentOptions, has_built_in_tools, refuse_other_limits
 from fsm_agent.prompt import Recalled, Sources, prompt_of
 from fsm_agent.runtime.events import Named, StatusText
-from fsm_agent.sessions.session import Session
+from fsm_agent.sessions import Session
 from fsm_agent.sessions.store import Begun, Claim, NewTurn
 from fsm_agent.sessions.store.database import Job
 from fsm_agent.sessions.store.fence import Fence

@@ -18,15 +18,16 @@ from dataclasses import dataclass
 from pathlib import PurePath
 from typing import Any, Literal, NoReturn
 
-from fsm_agent.conversation import json_reading
-from fsm_agent.conversation.json_reading import OverlyNestedError, json_of
+from fsm_agent.support.texts import MAX_JSON_DEPTH, OverlyNestedError, json_of
 
 __all__ = [
+    "DamagedError",
     "Kind",
     "Parsed",
     "coerce",
     "parse",
     "paths_conflict",
+    "read_leniently",
 ]
 
 
@@ -38,8 +39,8 @@ __all__ = [
 
 Schema = Mapping[str, Any]
 
-MAX_DEPTH = 100
-MAX_STEPS = 50_000
+SCHEMA_DEPTH = 100
+SCHEMA_STEPS = 50_000
 """Schemas looked at for one call. A schema that refers to itself in two ways would otherwise take for
 ever."""
 
@@ -75,7 +76,7 @@ class _Coercer:
 
     def spent(self, depth: int) -> bool:
         self.steps += 1
-        return depth > MAX_DEPTH or self.steps > MAX_STEPS
+        return depth > SCHEMA_DEPTH or self.steps > SCHEMA_STEPS
 
     def fit(self, value: Any, schema: object, depth: int) -> Any:
         """``value`` as ``schema`` wants it, or ``value`` itself."""
@@ -292,10 +293,10 @@ def _repair(body: str) -> Parsed:
             "cut", error=f"the JSON stops after {len(body):,} characters, before its closing bracket"
         )
     try:
-        value, complete = json_reading.read(body)
-    except json_reading.EndedError as error:
+        value, complete = read_leniently(body)
+    except EndedError as error:
         return Parsed("cut", error=str(error))
-    except json_reading.DamagedError as error:
+    except DamagedError as error:
         return Parsed("bad", error=str(error))
     if not complete:
         half = value if isinstance(value, dict) else None
@@ -339,6 +340,192 @@ _JSON_NAMES = {
 _STRICT = json.JSONDecoder(parse_float=_finite, parse_constant=_no_constant)
 
 
+# ----------------------------------------------------------------------------------------------------
+# A JSON reader that forgives how models slip, and nothing else.
+#
+# Forgiven: control characters in strings, trailing commas, single quotes, ``\'``,
+# ``True``/``False``/``None``, and closers that are missing or too many. A missing closer is supplied in the
+# order of the stack, and only strings that were written to their end count, so a brace inside a string
+# closes nothing. Not forgiven, because it would be guessing: bare words, missing commas or colons, unknown
+# escapes, ``NaN``, comments, words around the value.
+
+
+MAX_STEPS = 20_000
+"""Values, names and escapes that are read of one text. Damage is mended in what models write; a longer list
+is faster asked for again than read here."""
+_SPACE, _CLOSERS = re.compile(r"[ \t\r\n]*+"), re.compile(r"[]} \t\r\n]*+")
+_NUMBER = re.compile(r"-?(?:0|[1-9][0-9]*)(\.[0-9]+)?([eE][+-]?[0-9]+)?(?![\w.+-])")
+_WORD = re.compile(r"[^\W\d]\w*")
+_WORDS = {"true": True, "false": False, "null": None, "True": True, "False": False, "None": None}
+_PLAIN = {quote: re.compile(rf"[^\\{quote}]*") for quote in "\"'"}
+_ESCAPES = {'"': '"', "'": "'", "\\": "\\", "/": "/", "b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t"}
+_HALF = re.compile("[\ud800-\udbff]")
+_HEX = re.compile(r"[0-9a-fA-F]{4}")
+
+
+class DamagedError(Exception):
+    """The text cannot be read without guessing; the message says what was expected and where."""
+
+
+class EndedError(DamagedError):
+    """The text stops inside a string, a number's place, or between a key and its value."""
+
+
+def read_leniently(text: str) -> tuple[Any, bool]:
+    """The value, and whether everything that was opened had also been closed before the text ended.
+
+    Raises ``EndedError`` when the end is missing in a way that no closer mends, ``DamagedError`` for all
+    else."""
+    return _JsonReader(text).document()
+
+
+class _JsonReader:
+    __slots__ = ("at", "ended", "stack", "steps", "text")
+
+    def __init__(self, text: str) -> None:
+        self.text, self.at, self.ended, self.steps = text, 0, False, 0
+        self.stack: list[str] = []
+
+    def document(self) -> tuple[Any, bool]:
+        value = self.value()
+        self.at = _CLOSERS.match(self.text, self.at).end()  # type: ignore[union-attr]  # they hide nothing
+        if self.peek():
+            self.fail("the end of the text")
+        return value, not self.ended
+
+    def peek(self) -> str:
+        self.at = _SPACE.match(self.text, self.at).end()  # type: ignore[union-attr]  # matches everywhere
+        return self.text[self.at : self.at + 1]
+
+    def fail(self, expected: str) -> NoReturn:
+        if self.at >= len(self.text):
+            raise EndedError(f"expected {expected}, but the text ends")
+        line = self.text.count("\n", 0, self.at) + 1
+        column = self.at - self.text.rfind("\n", 0, self.at)
+        near = self.text[self.at : self.at + 20]
+        raise DamagedError(f"expected {expected} at line {line} column {column}, found {near!r}")
+
+    def step(self) -> None:
+        self.steps += 1
+        if self.steps > MAX_STEPS:
+            self.fail("a shorter text, because this one is damaged")
+
+    def value(self) -> Any:
+        self.step()
+        char = self.peek()
+        if char == "{":
+            return self.object()
+        if char == "[":
+            return self.array()
+        if char in _PLAIN:
+            return self.string(char)
+        if match := _NUMBER.match(self.text, self.at):
+            return self.number(match)
+        word = _WORD.match(self.text, self.at)
+        if word is None or word.group() not in _WORDS:
+            self.fail("a value (text needs quotes)")
+        self.at = word.end()
+        return _WORDS[word.group()]
+
+    def number(self, match: re.Match[str]) -> int | float:
+        whole = not (match.group(1) or match.group(2))
+        try:
+            number = int(match.group()) if whole else float(match.group())
+        except ValueError:  # more digits than Python converts
+            self.fail("a shorter number")
+        if number in (float("inf"), float("-inf")):
+            self.fail("a number that is not infinite")
+        self.at = match.end()
+        return number
+
+    def object(self) -> dict[str, Any]:
+        members: dict[str, Any] = {}
+        self.open("}")
+        while not self.closed("}"):
+            quote = self.peek()
+            if quote not in _PLAIN:
+                self.fail("a name in double quotes")
+            name = self.string(quote)
+            if self.peek() != ":":
+                self.fail("a colon")
+            self.at += 1
+            members[name] = self.value()
+            self.comma("}")
+        return members
+
+    def array(self) -> list[Any]:
+        items: list[Any] = []
+        self.open("]")
+        while not self.closed("]"):
+            items.append(self.value())
+            self.comma("]")
+        return items
+
+    def open(self, closer: str) -> None:
+        if len(self.stack) >= MAX_JSON_DEPTH:
+            self.fail(f"at most {MAX_JSON_DEPTH} levels of nesting")
+        self.stack.append(closer)
+        self.at += 1
+
+    def closed(self, closer: str) -> bool:
+        """Is the innermost container at its end? A closer of an outer one, or the end of the text, ends it as
+        well."""
+        char = self.peek()
+        if char == closer:
+            self.at += 1
+        elif char == "":
+            self.ended = True
+        elif char not in self.stack:
+            return False
+        self.stack.pop()
+        return True
+
+    def comma(self, closer: str) -> None:
+        char = self.peek()
+        if char == ",":
+            self.at += 1
+        elif char and char not in self.stack:
+            self.fail(f"a comma or {closer!r}")
+
+    def string(self, quote: str) -> str:
+        parts: list[str] = []
+        self.at += 1
+        while True:
+            plain = _PLAIN[quote].match(self.text, self.at)
+            assert plain is not None  # matches everywhere, also nothing
+            parts.append(plain.group())
+            self.at = plain.end()
+            char = self.text[self.at : self.at + 1]
+            if char == quote:
+                self.at += 1
+                return _join_surrogates("".join(parts))
+            if not char:
+                self.fail("the end of a string")
+            self.step()
+            parts.append(self.escape())
+
+    def escape(self) -> str:
+        code = self.text[self.at + 1 : self.at + 2]
+        if code in _ESCAPES:
+            self.at += 2
+            return _ESCAPES[code]
+        digits = _HEX.match(self.text, self.at + 2) if code == "u" else None
+        if digits is None:
+            if len(self.text) - self.at < (6 if code == "u" else 2):
+                self.at = len(self.text)
+            self.fail("a JSON escape (write a backslash as \\\\)")
+        self.at = digits.end()
+        return chr(int(digits.group(), 16))
+
+
+def _join_surrogates(text: str) -> str:
+    """Two escaped halves of one character become that character, as in strict JSON."""
+    if not _HALF.search(text):
+        return text
+    return text.encode("utf-16", "surrogatepass").decode("utf-16", "surrogatepass")
+
+
+# ----------------------------------------------------------------------------------------------------
 # Finding the tool that a model meant when it wrote a name that does not exist.
 
 

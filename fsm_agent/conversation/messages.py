@@ -9,11 +9,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, get_args
 
-from fsm_agent.conversation.json_reading import portable
 from fsm_agent.conversation.parts import Part, kind_of
 from fsm_agent.conversation.parts import text_only as said_of
 from fsm_agent.errors import ConfigError
-from fsm_agent.support.texts import clean
+from fsm_agent.support.texts import clean, portable
 
 Role = Literal["system", "user", "assistant", "tool"]
 AGENT_NAME = "agent"

@@ -22,11 +22,10 @@ from typing import Any
 from pydantic import BaseModel, Field, TypeAdapter, ValidationError
 from pydantic.errors import PydanticSchemaGenerationError
 
-from fsm_agent.conversation.json_reading import json_of
 from fsm_agent.errors import ConfigError, near
 from fsm_agent.evaluation.cases import Case
 from fsm_agent.output import JsonSchema, json_in
-from fsm_agent.support.texts import one_line
+from fsm_agent.support.texts import json_of, one_line
 
 WHY = 200
 """Characters of a reason."""

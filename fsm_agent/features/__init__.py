@@ -6,7 +6,7 @@ this order in the pipeline, which decides in one place which of two layers sees 
 loads telemetry, limits, hooks, a context engine, memory, and the type of an answer only if it has them.
 
 Each feature is made from a ``Ground``: the options of the agent, and what all its turns share.
-``children.py`` and ``handoffs.py`` make other agents from the options of this one.
+``other_agents.py`` makes agents for children and handoffs.
 
 In each turn an extension has a ``Part``: the requests that it performs, its layers, the ``Checks`` that
 states make because of it, what the turn starts with (``Opened``), what it follows, and what it does at
@@ -26,3 +26,74 @@ tools.
 States yield requests of extensions at named points (``AskExtension``), as data: a type of request that an
 extension brings would need a codec in the journal, and all that lists every request would have to know it.
 """
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
+
+from fsm_agent.approvals.service import Approvals
+from fsm_agent.conversation.effects import Saved
+from fsm_agent.extension import Extension
+from fsm_agent.fsm.pause_point import TurnInbox
+from fsm_agent.options import AgentOptions
+from fsm_agent.providers.failover import Backend, Backends
+from fsm_agent.runtime.callbacks import Callbacks
+from fsm_agent.runtime.ports import Clock
+from fsm_agent.sessions.store import Store
+from fsm_agent.settings.model import Settings
+from fsm_agent.support.files import private_file, private_folder
+from fsm_agent.telemetry import Telemetry
+from fsm_agent.tools.decorator import ToolSource
+from fsm_agent.toolsets.agent import AgentTools, Background
+from fsm_agent.toolsets.agent.child import ChildAgent
+
+if TYPE_CHECKING:
+    from fsm_agent.features.memory import MemoryRecall
+    from fsm_agent.features.other_agents import ChildAgentFactory
+
+RESULTS = "results"
+"""Folder of the home directory where long tool results are saved."""
+
+
+class Ground(Protocol):
+    """``make`` makes the agent of a child. ``more``: tools that come and go. ``auxiliary``: models for
+    summaries. ``extensions``: those that the user gave."""
+
+    options: AgentOptions
+    make: Callable[[AgentOptions], ChildAgent]
+    settings: Settings
+    clock: Clock
+    callbacks: Callbacks
+    signals: TurnInbox
+    approvals: Approvals
+    home: Path
+    workdir: Path
+    store: Store
+    backends: Backends
+    auxiliary: tuple[Backend, ...]
+    telemetry: Telemetry | None
+    more: ToolSource | None
+    child_factory: ChildAgentFactory
+    background: Background | None
+    extensions: tuple[Extension, ...]
+    agent_tools: AgentTools
+    recall: MemoryRecall | None
+
+    @property
+    def files(self) -> Extension:
+        """The checkpoints of files."""
+
+
+def save(folder: Path, name: str, text: str) -> Saved:
+    """Write a file; a failure is in the result, never raised."""
+    path = folder / re.sub(r"[^\w.-]", "_", name)[-120:]
+    try:
+        private_folder(folder)
+        with open(path, "w", encoding="utf-8", errors="replace", opener=private_file) as file:
+            file.write(text)
+    except OSError as error:
+        return Saved(error=f"{type(error).__name__}: {error}")
+    return Saved(str(path))

@@ -12,7 +12,7 @@ from fsm_agent.conversation.effects import FINAL, AnswerChecked, CheckAnswer, Ou
 from fsm_agent.errors import ConfigError
 from fsm_agent.extension import Part
 from fsm_agent.fsm.pause_point import TurnInbox
-from fsm_agent.fsm.pipeline import Layer, Perform
+from fsm_agent.fsm.runner import Layer, Perform
 from fsm_agent.output import OutputType, ValidOutput
 from fsm_agent.runtime.clock import UsersCode, answer_of
 from fsm_agent.runtime.ports import Clock

@@ -10,7 +10,7 @@ from typing import Any
 from fsm_agent.conversation.effects import AskEngine, EngineAnswer
 from fsm_agent.conversation.messages import Message
 from fsm_agent.extension import Extension, Here, Part
-from fsm_agent.features.ground import Ground
+from fsm_agent.features import Ground
 from fsm_agent.runtime.clock import UsersCode, answer_of, require_method
 from fsm_agent.support.threads import in_daemon_thread
 

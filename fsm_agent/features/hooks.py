@@ -32,9 +32,9 @@ from fsm_agent.conversation.messages import ModelReply
 from fsm_agent.conversation.wire.options import change_body
 from fsm_agent.errors import ConfigError, near
 from fsm_agent.extension import Extension, Here, Part
-from fsm_agent.features.ground import Ground
+from fsm_agent.features import Ground
 from fsm_agent.fsm.journal import Step
-from fsm_agent.fsm.pipeline import Layer, Perform
+from fsm_agent.fsm.runner import Layer, Perform
 from fsm_agent.hooks import (
     Answer,
     Block,

@@ -65,8 +65,8 @@ from fsm_agent.conversation.result import estimate_usage
 from fsm_agent.conversation.token_meter import LEAST_REPLY
 from fsm_agent.errors import ConfigError, StoreError
 from fsm_agent.extension import Extension, Here, Part
-from fsm_agent.features.ground import Ground
-from fsm_agent.fsm.pipeline import Layer, Perform
+from fsm_agent.features import Ground
+from fsm_agent.fsm.runner import Layer, Perform
 from fsm_agent.providers.catalog import PER, Price, dearest, price_of
 from fsm_agent.providers.failover import Backend
 from fsm_agent.runtime.clock import Stopwatch, WorkTime

@@ -9,7 +9,7 @@ from functools import partial
 
 from fsm_agent.conversation.effects import Done, Prefetch, Prefetched, Preserve, Saved, SyncMemory
 from fsm_agent.extension import Extension, Here, Part
-from fsm_agent.features.ground import RESULTS, Ground, save
+from fsm_agent.features import RESULTS, Ground, save
 from fsm_agent.memory import ExternalMemory, check_provider
 from fsm_agent.support.texts import shorten
 from fsm_agent.tools import Tool

@@ -16,8 +16,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
-from fsm_agent.fsm.pipeline import Layer, Perform, Pipeline
-from fsm_agent.fsm.runner import State
+from fsm_agent.fsm.runner import Layer, Perform, Pipeline, State
 from fsm_agent.fsm.table import Table
 from fsm_agent.runtime.events import EVERYWHERE, ApprovalAsked, Entered, Opened, Stopped, Stream, running
 

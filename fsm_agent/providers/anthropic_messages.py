@@ -13,9 +13,8 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from fsm_agent.conversation.effects import Failure, ModelRequest
-from fsm_agent.conversation.hosted import HOSTED, words_of
-from fsm_agent.conversation.json_reading import json_of
 from fsm_agent.conversation.messages import Finish, ModelReply, ToolCall, Usage
+from fsm_agent.conversation.vendors import HOSTED, words_of
 from fsm_agent.errors import ConfigError
 from fsm_agent.providers.chat_reply import EMPTY, read_calls
 from fsm_agent.providers.credentials import hide_from_children
@@ -35,7 +34,7 @@ from fsm_agent.providers.sdk_port import NO_KEY, EventReader, SdkPort, omitted, 
 from fsm_agent.providers.transport import BadBody, PreparedRequests
 from fsm_agent.runtime.ports import StreamSink
 from fsm_agent.support.installation import install_command
-from fsm_agent.support.texts import clean
+from fsm_agent.support.texts import clean, json_of
 
 # Putting a reply of Anthropic's Messages API together, from events or from one object. No SDK, no network.
 

@@ -452,7 +452,7 @@ def connect(
 
         return OfflineDemo()
     if choice.profile.name == "scripted":
-        from fsm_agent.providers.scripted.model import ScriptedModel, script_from
+        from fsm_agent.providers.scripted import ScriptedModel, script_from
 
         return ScriptedModel(script_from(choice.model), clock)
     timeout, stale, profile = settings.timeout, settings.stale, choice.profile

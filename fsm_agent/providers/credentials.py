@@ -34,8 +34,7 @@ from fsm_agent.providers.profiles import PROFILES
 from fsm_agent.settings.model import ENV_PREFIX, Credential
 from fsm_agent.support.files import HomeRows
 from fsm_agent.support.installation import install_command
-from fsm_agent.support.processes import PASSED_ON
-from fsm_agent.support.redaction import KEYS, keep_secret
+from fsm_agent.support.redaction import KEYS, PASSED_ON, keep_secret
 from fsm_agent.support.threads import in_daemon_thread
 
 # The environment of commands that a model runs: the user's own, without provider keys.

@@ -17,10 +17,9 @@ from typing import Any
 from urllib.parse import urljoin, urlsplit, urlunsplit
 
 from fsm_agent.conversation.effects import Failure
-from fsm_agent.conversation.json_reading import OverlyNestedError, json_of
 from fsm_agent.providers.reply_values import too_much
 from fsm_agent.support.redaction import mask
-from fsm_agent.support.texts import clean
+from fsm_agent.support.texts import OverlyNestedError, clean, json_of
 
 # What an error body says: its sentence, its codes, all its texts. Pure functions over decoded JSON or raw
 # text.

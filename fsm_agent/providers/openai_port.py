@@ -11,8 +11,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from fsm_agent.conversation.effects import Failure
-from fsm_agent.conversation.hosted import ITEMS, taken_back, words_of
 from fsm_agent.conversation.messages import Finish, ModelReply, ToolCall, Usage
+from fsm_agent.conversation.vendors import ITEMS, taken_back, words_of
 from fsm_agent.providers.chat_reply import EMPTY, ChatReply, read_calls, whole_reply
 from fsm_agent.providers.failures import body_failure, event_failure, shape_failure
 from fsm_agent.providers.profiles import Auth

@@ -10,8 +10,8 @@ from typing import Literal, get_args
 from urllib.parse import urlsplit
 
 from fsm_agent.conversation.effects import ApiMode, ErrorRow
-from fsm_agent.conversation.json_reading import json_of
 from fsm_agent.conversation.parts import Kind
+from fsm_agent.support.texts import json_of
 
 Auth = Literal["x-api-key", "bearer", "api-key"]
 

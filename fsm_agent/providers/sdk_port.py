@@ -26,7 +26,6 @@ from types import ModuleType
 from typing import Any, ClassVar, Protocol
 
 from fsm_agent.conversation.effects import Failure, ModelRequest
-from fsm_agent.conversation.json_reading import OverlyNestedError, json_of
 from fsm_agent.conversation.messages import ModelReply
 from fsm_agent.providers.failures import failure_from, little_left, shape_failure
 from fsm_agent.providers.reply_values import (
@@ -40,6 +39,7 @@ from fsm_agent.providers.reply_values import (
 )
 from fsm_agent.providers.transport import BadBody, departing, watch_requests
 from fsm_agent.runtime.ports import TRACE_HEADERS, StreamSink
+from fsm_agent.support.texts import OverlyNestedError, json_of
 
 # Clients shared by ports: one for each loop, address, key and set of headers. Making a client takes longer
 # than a request to a nearby server.

@@ -1,2 +1,1 @@
-"""What a running turn meets: ports, callbacks and events, budgets, its inbox, and what carries no
-authority."""
+"""What a running turn meets: ports, callbacks and events, time, and budgets."""

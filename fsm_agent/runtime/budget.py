@@ -8,15 +8,10 @@ tree, three times the root's)."""
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable
-from typing import TYPE_CHECKING, NamedTuple
-from weakref import WeakKeyDictionary, WeakValueDictionary
+from typing import NamedTuple
 
 from fsm_agent.errors import ConfigError
 from fsm_agent.settings.model import BudgetMode, Settings
-
-if TYPE_CHECKING:
-    from fsm_agent.runtime.clock import WorkTime
 
 
 class RequestCap:
@@ -95,40 +90,3 @@ def tree_budget(settings: Settings, above: IterationBudget | None = None) -> Ite
     most = int(own * limits.tree_cap_factor) if limits.budget == "tree_cap" else own
     most = most if above is None else above.limit
     return IterationBudget(most, above, RequestCap(settings.attempts_per_tree()))
-
-
-class Reserved(NamedTuple):
-    """An amount reserved in the named pots."""
-
-    pots: frozenset[str]
-    usd: float
-    tokens: int
-
-
-class Reservations:
-    """Amounts that in-flight model requests may still cost, for all turns of a home in this process. Shared
-    limits hold because each turn reserves the cost of its next request before sending it, until the actual
-    cost is on its way to the store. A reservation ends with its owner. ``released`` counts releases: a
-    reader of the store whose read precedes the last release must read again. Take ``lock`` to check and
-    reserve atomically. ``clocks``: working times of running turns, by id."""
-
-    def __init__(self) -> None:
-        self._held: WeakKeyDictionary[object, Reserved] = WeakKeyDictionary()
-        self.lock, self.released = threading.RLock(), 0
-        self.clocks: WeakValueDictionary[str, WorkTime] = WeakValueDictionary()
-
-    def hold(self, owner: object, pots: Iterable[str], usd: float, tokens: int) -> None:
-        """Reserve these amounts, replacing the owner's earlier reservation."""
-        with self.lock:
-            self._held[owner] = Reserved(frozenset(pots), usd, tokens)
-
-    def release(self, owner: object) -> None:
-        """Release the owner's reservation."""
-        with self.lock:
-            self.released += self._held.pop(owner, None) is not None
-
-    def of_others(self, owner: object, pot: str) -> tuple[float, int]:
-        """Return the dollars and tokens reserved in this pot by everyone but ``owner``."""
-        with self.lock:
-            there = [held for one, held in self._held.items() if one is not owner and pot in held.pots]
-        return sum(held.usd for held in there), sum(held.tokens for held in there)

@@ -34,7 +34,7 @@ from fsm_agent.errors import ConfigError
 from fsm_agent.serve.doors import Door
 from fsm_agent.serve.mcp import AgentServer
 from fsm_agent.serve.web import CALLER, MOST_BODY
-from fsm_agent.support.processes import connect_own_streams, send
+from fsm_agent.support.threads import connect_own_streams, send
 from fsm_agent.toolsets.memory import SkillShelf
 
 # Over standard input and output.

@@ -11,7 +11,7 @@ import warnings
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from fsm_agent.support.processes import bare_environment
+from fsm_agent.support.redaction import bare_environment
 
 if TYPE_CHECKING:
     from PIL import Image

@@ -1,4 +1,4 @@
-"""Keeps secrets out of everything that is shown, logged or stored."""
+"""Keeps secrets out of everything that is shown, logged or stored, and of the environment of child processes."""
 
 from __future__ import annotations
 
@@ -298,3 +298,27 @@ def _mask(head: ByteMatch | None, text: bytes, after: bytes) -> bytes:
     if len(value) < _SHORTEST_OF.get(kind, 0) or (kind == b"soft" and after == b"("):
         return text
     return kept + b" " * (kind in _KEPT) + mark + b"@" * (kind == b"site")
+
+
+# ----------------------------------------------------------------------------------------------------
+# The environment of child processes.
+
+
+_POSIX = ("HOME", "LANG", "LANGUAGE", "LOGNAME", "PATH", "SHELL", "TERM", "TMPDIR", "TZ", "USER")
+_WINDOWS = (
+    "APPDATA", "COMSPEC", "HOMEDRIVE", "HOMEPATH", "LOCALAPPDATA", "PATH", "PATHEXT",
+    "PROCESSOR_ARCHITECTURE", "PROGRAMDATA",
+    "PROGRAMFILES", "SYSTEMDRIVE", "SYSTEMROOT", "TEMP", "TMP", "USERNAME", "USERPROFILE", "WINDIR",
+)  # fmt: skip
+PASSED_ON = _WINDOWS if os.name == "nt" else _POSIX
+"""Variables that a program needs to find its files and to use the user's language; none is a secret."""
+
+
+def bare_environment(environment: Mapping[str, str] = os.environ) -> dict[str, str]:
+    """Return the part of ``environment`` that any program gets: no key, token or proxy."""
+    names = (*PASSED_ON, *(name for name in environment if name.startswith("LC_")))
+    return {
+        name: environment[name]
+        for name in names
+        if name in environment and not environment[name].startswith("()")
+    }

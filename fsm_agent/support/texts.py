@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html
+import json
 import re
 from functools import cache, lru_cache
 from typing import Any, Protocol
@@ -104,6 +105,103 @@ def _tidy(parts: list[str]) -> str:
     return "".join(part.lstrip("\n") if at else part for at, part in enumerate(parts)).lstrip("\n")
 
 
+# A text that comes in pieces.
+
+
+_UNDECIDED = (*(f"<{name}>" for name in (*TAGS, ECHO)), "```", "~~~")
+MOST_HELD = 1_000
+"""Characters of one line; no model indents a tag by more."""
+
+
+class ThinkScrubber:
+    """Splits streamed text into visible text and reasoning, as ``split_reasoning`` does with a whole text;
+    what could still become a tag is held back until it is decided (CALL-05)."""
+
+    def __init__(self) -> None:
+        self._held = ""
+        self._closer: re.Pattern[str] | None = None
+        self._longest_closer = 0
+        self._line_start = True
+        self._fenced = False
+        self._after_tag = False
+        self._marks = 0
+
+    def feed(self, delta: str) -> tuple[str, str]:
+        """The (visible, reasoning) text that this piece decides."""
+        if not (self._line_start or self._held or self._closer or self._after_tag) and "\n" not in delta:
+            return delta, ""  # nearly always: a mark begins a line
+        return self._decide(self._held + delta, final=False)
+
+    def flush(self) -> tuple[str, str]:
+        """What was still held back, at the end of the stream."""
+        return self._decide(self._held, final=True)
+
+    def _decide(self, text: str, *, final: bool) -> tuple[str, str]:
+        visible: list[str] = []
+        reasoning: list[str] = []
+        at, before = 0, -1
+        while before < at < len(text):
+            before = at
+            if self._closer is not None:
+                at = self._thinking(text, at, final, reasoning)
+            else:
+                at = self._talking(text, at, final, visible)
+        self._held = text[at:]
+        return "".join(visible), "".join(reasoning)
+
+    def _thinking(self, text: str, at: int, final: bool, reasoning: list[str]) -> int:
+        """Take reasoning from ``at`` on; returns where it ends."""
+        assert self._closer is not None
+        if closer := self._closer.search(text, at):
+            self._keep(text[at : closer.start()], reasoning)
+            self._closer, self._line_start, self._after_tag = None, True, True
+            return closer.end()
+        end = len(text) if final else max(at, len(text) - self._longest_closer + 1)
+        self._keep(text[at:end], reasoning)
+        return end
+
+    def _keep(self, thought: str, reasoning: list[str]) -> None:
+        if self._closer is not CLOSERS[ECHO]:
+            reasoning.append(thought)
+
+    def _talking(self, text: str, at: int, final: bool, visible: list[str]) -> int:
+        """Take visible text from ``at`` to the next mark; returns where that ends."""
+        if self._after_tag:
+            at = _end_of_newlines(text, at)
+            self._after_tag = at == len(text)
+        mark, line = None, at if self._line_start else text.find("\n", at) + 1
+        if self._marks < MOST_MARKS and (line or self._line_start):
+            mark = _HERE.match(text, line) or _MARK.search(text, line)
+        if mark is None:
+            end = len(text) if final else self._decided(text, at)
+        elif mark["tag"] and not self._fenced:
+            visible.append(text[at : mark.start()])
+            self._closer, self._longest_closer = CLOSERS[mark["tag"].lower()], len(mark["tag"]) + 3
+            self._marks += 1
+            return mark.end()
+        else:
+            self._fenced ^= mark["tag"] is None
+            self._marks += 1
+            end = text.find("\n", mark.end()) + 1 or len(text)
+        visible.append(text[at:end])
+        if end > at:
+            self._line_start = text[end - 1] == "\n"
+        return end
+
+    def _decided(self, text: str, at: int) -> int:
+        """Where the last line begins when it may still become a mark, else the end of the text."""
+        line = max(at, text.rfind("\n", at) + 1)
+        begun = text[line:].lstrip(" \t").lower() if len(text) - line <= MOST_HELD else "-"
+        may_become = (line > at or self._line_start) and any(word.startswith(begun) for word in _UNDECIDED)
+        return line if may_become and self._marks < MOST_MARKS else len(text)
+
+
+def _end_of_newlines(text: str, at: int) -> int:
+    while text.startswith("\n", at):
+        at += 1
+    return at
+
+
 def one_line(text: str, limit: int = 500) -> str:
     """Put the text on one line, shortened in the middle if too long."""
     line = " ".join(clean(text).split())
@@ -123,6 +221,58 @@ def shorten(text: str, limit: int, note: str = "") -> str:
     return (
         f"{text[:head]}\n… [{len(text):,} characters in all{'; ' + note if note else ''}] …\n{text[-tail:]}"
     )
+
+
+# ----------------------------------------------------------------------------------------------------
+# JSON that a model or a server wrote, limited to a depth that every later reader can handle.
+
+
+MAX_JSON_DEPTH = 200
+"""Levels of arrays and objects. Ordinary values have ten; recursive code fails at about a thousand."""
+MAX_JSON_BRACKETS = 50_000
+"""Opening brackets in a text, also those in strings: a value of more takes long to be made."""
+_JSON_CONTAINERS = frozenset((dict, list))
+_JSON_DECODER = json.JSONDecoder()
+
+
+class OverlyNestedError(ValueError):
+    """A value of more levels, or of more arrays and objects, than anybody means."""
+
+
+def json_of(text: str, decoder: json.JSONDecoder = _JSON_DECODER) -> Any:
+    """The value of a JSON text. Raises ``ValueError`` for invalid JSON, and ``OverlyNestedError``."""
+    brackets = text.count("[") + text.count("{")
+    if brackets > MAX_JSON_BRACKETS:
+        raise OverlyNestedError(f"it has more than {MAX_JSON_BRACKETS:,} brackets")
+    try:
+        value = decoder.decode(text)
+    except RecursionError:
+        raise OverlyNestedError(f"it is nested in more than {MAX_JSON_DEPTH} levels") from None
+    return value if brackets <= MAX_JSON_DEPTH else parse_json(value)
+
+
+def portable(value: Any) -> bool:
+    """Say whether a value can be stored, sent and read again: text is Unicode and numbers are finite, and it
+    is half as deep as what is read at most, because it becomes a part of something else."""
+    try:
+        json.dumps(parse_json(value, MAX_JSON_DEPTH // 2), ensure_ascii=False, allow_nan=False).encode()
+    except ValueError:
+        return False
+    return True
+
+
+def parse_json(value: Any, levels: int = MAX_JSON_DEPTH) -> Any:
+    """The value of a JSON text itself. Raises ``OverlyNestedError`` for one that is too deep, which is found
+    out level by level, without recursion."""
+    level = [value] if type(value) in _JSON_CONTAINERS else []
+    for _ in range(levels):
+        if not level:
+            return value
+        parts = (one.values() if type(one) is dict else one for one in level)
+        level = [part for many in parts for part in many if type(part) in _JSON_CONTAINERS]
+    if level:
+        raise OverlyNestedError(f"it is nested in more than {levels} levels")
+    return value
 
 
 # ----------------------------------------------------------------------------------------------------

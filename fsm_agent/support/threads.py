@@ -1,4 +1,5 @@
-"""Threads that never keep the process alive, and a loop of our own for the synchronous face."""
+"""Threads that never keep the process alive, a loop of our own for the synchronous face, and pipes on a
+loop."""
 
 # Threads of synchronous tools are reused. Starting one costs more than most calls. Their number is unlimited,
 # so a stuck tool blocks no other.
@@ -19,6 +20,7 @@ import sys
 import threading
 import warnings
 from collections.abc import Callable, Coroutine
+from io import BufferedWriter, FileIO
 from typing import Any, TypeVar
 
 # Threads for blocking work, kept idle for a while afterwards because starting one costs more than most
@@ -188,3 +190,41 @@ def warn_if_blocking(name: str, instead: str) -> None:
 
 
 LOOP = LoopThread()
+
+
+# Pipes on a loop: those of this process, and to others.
+
+
+def own_streams() -> tuple[FileIO, BufferedWriter]:
+    """Return the process's input and output for exclusive use by a protocol; other code gets an empty
+    input, and standard error as its output. They stay open until the process ends, because a reader still
+    waits for input."""
+    sys.stdout.flush()
+    reading, writing = os.dup(0), os.dup(1)
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(nothing, 0)
+    os.close(nothing)
+    os.dup2(2, 1)
+    return os.fdopen(reading, "rb", 0), os.fdopen(writing, "wb")
+
+
+async def connect_own_streams(limit: int = 2**16) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    """Return ``own_streams`` as streams of the running loop; ``limit``: bytes of a line. Raises
+    ``ValueError`` where they are no pipes or sockets."""
+    loop, (reading, writing) = asyncio.get_running_loop(), own_streams()
+    reader = asyncio.StreamReader(limit=limit)
+    await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), reading)
+    transport, protocol = await loop.connect_write_pipe(
+        lambda: asyncio.StreamReaderProtocol(asyncio.StreamReader()), writing
+    )
+    return reader, asyncio.StreamWriter(transport, protocol, None, loop)
+
+
+async def send(pipe: asyncio.StreamWriter, data: bytes) -> None:
+    """Write ``data`` and wait until there is room for more. Raises ``ConnectionError`` when the other end
+    is gone, on any event loop: uvloop raises a different error for a closed pipe."""
+    try:
+        pipe.write(data)
+        await pipe.drain()
+    except RuntimeError as error:
+        raise ConnectionResetError(str(error)) from error

@@ -31,7 +31,7 @@ from fsm_agent.conversation.parts import text_only
 from fsm_agent.conversation.result import TurnResult, TurnUsage, words_of_model
 from fsm_agent.extension import Extension, Here, Part
 from fsm_agent.fsm.journal import Step
-from fsm_agent.fsm.pipeline import Layer, Perform
+from fsm_agent.fsm.runner import Layer, Perform
 from fsm_agent.request import NotYet
 from fsm_agent.runtime.events import FirstChunk, Opened, Stopped, Stream
 from fsm_agent.runtime.ports import TRACE_HEADERS

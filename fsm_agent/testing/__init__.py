@@ -17,7 +17,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from fsm_agent.providers.scripted.model import FakeClock, ScriptedModel
+    from fsm_agent.providers.scripted import FakeClock, ScriptedModel
     from fsm_agent.providers.scripted.replies import (
         Call,
         Reply,
@@ -64,7 +64,7 @@ if TYPE_CHECKING:
     from fsm_agent.testing.server import Received, ScriptedServer
 
 _IN = {
-    "providers.scripted.model": "FakeClock ScriptedModel",
+    "providers.scripted": "FakeClock ScriptedModel",
     "providers.scripted.replies": (
         "Call Reply bad_json blank call content_filter cut cut_tool_call drop empty_sse json_reply "
         "length malformed_chunk no_finish overflow reasoning refusal repeat silence slow status text "

@@ -7,7 +7,7 @@ from collections.abc import Coroutine, Generator, Mapping, Sequence
 from typing import Any, Generic, TypeVar
 
 from fsm_agent.conversation.messages import Message
-from fsm_agent.providers.scripted.model import FakeClock
+from fsm_agent.providers.scripted import FakeClock
 from fsm_agent.tools import Tool
 
 # ----------------------------------------------------------------------------------------------------

@@ -34,11 +34,10 @@ from fsm_agent.conversation.result import TurnResult
 from fsm_agent.errors import UndeclaredEvent
 from fsm_agent.fsm.journal import Exchange, Step
 from fsm_agent.fsm.machine import Machine, TurnLike
-from fsm_agent.fsm.pipeline import Perform
-from fsm_agent.fsm.runner import CRASHED
+from fsm_agent.fsm.runner import CRASHED, Perform
 from fsm_agent.fsm.table import Row, Table
 from fsm_agent.fsm.verify.cover import Script
-from fsm_agent.providers.scripted.model import FakeClock, ScriptedModel
+from fsm_agent.providers.scripted import FakeClock, ScriptedModel
 from fsm_agent.providers.scripted.replies import repeat
 from fsm_agent.runtime.budget import IterationBudget
 from fsm_agent.testing.invariants import (

@@ -29,7 +29,7 @@ import pytest
 if TYPE_CHECKING:
     from fsm_agent.evaluation import EvalRun
     from fsm_agent.fsm.table import Table
-    from fsm_agent.providers.scripted.model import FakeClock, ScriptedModel
+    from fsm_agent.providers.scripted import FakeClock, ScriptedModel
     from fsm_agent.testing.coverage import RowCoverage
 
 TURN = "fsm_agent_states.table:TURN"
@@ -179,7 +179,7 @@ def _table(named: str, root: Path | None = None) -> Table:
 @pytest.fixture
 def fake_clock() -> FakeClock:
     """A clock that moves only when it is advanced, or when a caller sleeps on it."""
-    from fsm_agent.providers.scripted.model import FakeClock
+    from fsm_agent.providers.scripted import FakeClock
 
     return FakeClock()
 
@@ -187,7 +187,7 @@ def fake_clock() -> FakeClock:
 @pytest.fixture
 def scripted_model(fake_clock: FakeClock) -> Callable[..., ScriptedModel]:
     """``scripted_model(text("hi"), …)``: a model port that answers from a script, on ``fake_clock``."""
-    from fsm_agent.providers.scripted.model import ScriptedModel
+    from fsm_agent.providers.scripted import ScriptedModel
 
     return lambda *script: ScriptedModel(script, clock=fake_clock)
 

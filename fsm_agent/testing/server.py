@@ -21,8 +21,7 @@ from http import HTTPStatus
 from typing import Any, Self
 
 from fsm_agent.conversation.messages import NO_USAGE, Usage
-from fsm_agent.providers.scripted import replies
-from fsm_agent.providers.scripted.model import ReplyScript, entries_of
+from fsm_agent.providers.scripted import ReplyScript, entries_of, replies
 from fsm_agent.providers.scripted.replies import ChatDialect, Dialect, Repeat, Reply, status
 from fsm_agent.testing.wires import MessagesDialect, ResponsesDialect
 

@@ -18,7 +18,7 @@ from typing import Annotated, Any, Self
 from pydantic import Field
 
 from fsm_agent.conversation.effects import ToolOutcome
-from fsm_agent.support.processes import send
+from fsm_agent.support.threads import send
 from fsm_agent.tools import Tool, ToolFailure
 from fsm_agent.toolsets.process import TERM_GRACE, ProcessEnded, run, run_errors
 from fsm_agent.toolsets.process_supervisor import SupervisorOrder

@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from fsm_agent.memory import EntryRefused, Held, MemoryFile, Notes, Operation
-from fsm_agent.prompt.files import SKILL_FILE, Skill, find_skills, introduction
+from fsm_agent.prompt import SKILL_FILE, Skill, find_skills, introduction
 from fsm_agent.support.files import private_folder, replace_file
 from fsm_agent.support.untrusted import scan
 from fsm_agent.tools import Tool, ToolFailure, tool

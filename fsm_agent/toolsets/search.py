@@ -20,7 +20,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from fsm_agent.support.processes import bare_environment
+from fsm_agent.support.redaction import bare_environment
 from fsm_agent.tools import Tool, ToolFailure, cancelled, tool
 from fsm_agent.toolsets import search_worker
 from fsm_agent.toolsets.files import plain_errors, resolve

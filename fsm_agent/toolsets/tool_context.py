@@ -18,7 +18,7 @@ from fsm_agent.conversation.result import TRANSFER
 from fsm_agent.request import NotYet
 from fsm_agent.runtime.budget import IterationBudget
 from fsm_agent.runtime.ports import Clock
-from fsm_agent.sessions.session import Session
+from fsm_agent.sessions import Session
 from fsm_agent.tools import Tool, ToolFailure, ToolRunner, tool
 from fsm_agent.tools.decorator import ToolSource
 

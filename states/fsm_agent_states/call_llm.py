@@ -18,8 +18,8 @@ from fsm_agent.conversation.effects import (
     ShowRequest,
 )
 from fsm_agent.conversation.messages import ModelReply
-from fsm_agent.conversation.thinking import issuer_of
 from fsm_agent.conversation.token_meter import plausible
+from fsm_agent.conversation.vendors import issuer_of
 from fsm_agent.conversation.wire.options import change_body
 from fsm_agent_states.logic import facts
 from fsm_agent_states.logic.facts import doubt_window

@@ -17,8 +17,8 @@ from typing import Literal, Self
 
 from fsm_agent.conversation.arguments import parse
 from fsm_agent.conversation.effects import Failure, ToolSpec
-from fsm_agent.conversation.hosted import hosted_blocks
 from fsm_agent.conversation.messages import Message, ModelReply, ToolCall
+from fsm_agent.conversation.vendors import hosted_blocks
 from fsm_agent.support.texts import shorten, split_reasoning
 from fsm_agent_states.logic import facts
 from fsm_agent_states.logic.parts import Keep

@@ -28,7 +28,7 @@ from fsm_agent.conversation.messages import Message, Usage
 from fsm_agent.fsm.journal import Step
 from fsm_agent.runtime.budget import IterationBudget
 from fsm_agent.runtime.callbacks import CHANNELS
-from fsm_agent.sessions.session import Session
+from fsm_agent.sessions import Session
 from fsm_agent.sessions.store import Store, store_for
 from fsm_agent.testing import FakeClock, ScriptedModel, call, cut, no_finish, repeat, silence, text, tools
 from fsm_agent.testing.strategies import KINDS, Moment, moments, small_settings, windows

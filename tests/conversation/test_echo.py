@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 from fsm_agent.conversation.effects import Cancelled, Failure, ModelRequest
 from fsm_agent.conversation.messages import NO_USAGE, ModelReply, ToolCall, Usage
 from fsm_agent.conversation.result import estimate_usage
-from fsm_agent.conversation.thinking import ThinkScrubber
-from fsm_agent.support.texts import split_reasoning, with_memory_block
+from fsm_agent.support.texts import ThinkScrubber, split_reasoning, with_memory_block
 from fsm_agent.testing import call, text, tools
 from tests.helpers.harness import play
 

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from fsm_agent import Agent
 from fsm_agent.conversation.effects import ApiMode, Runtime
 from fsm_agent.conversation.messages import Message, ToolCall
-from fsm_agent.conversation.thinking import (
+from fsm_agent.conversation.vendors import (
     FAMILIES,
     GEMINI_STAND_IN,
     ReasoningFamily,

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from fsm_agent import Agent
-from fsm_agent.fsm.pipeline import Layer, Perform, Pipeline
+from fsm_agent.fsm.runner import Layer, Perform, Pipeline
 from fsm_agent.testing import ScriptedModel, text
 
 

@@ -21,13 +21,13 @@ from pydantic import TypeAdapter, ValidationError
 from fsm_agent import Agent, TurnResult
 from fsm_agent.conversation.effects import ApiMode, Runtime
 from fsm_agent.conversation.history import violations
-from fsm_agent.conversation.json_reading import portable
 from fsm_agent.conversation.messages import Message
 from fsm_agent.conversation.wire.copy import WireCopy, format_of
 from fsm_agent.conversation.wire.form import Ask, View
 from fsm_agent.providers.reply_values import MOST_TOKENS
 from fsm_agent.providers.scripted.replies import Reply, call, text, tools
 from fsm_agent.sessions.store import Store
+from fsm_agent.support.texts import portable
 from fsm_agent.testing import FakeClock
 from fsm_agent.testing import server as http
 from fsm_agent.testing.server import DIALECTS

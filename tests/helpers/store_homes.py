@@ -11,7 +11,7 @@ from typing import Any
 
 from fsm_agent import Agent, tool
 from fsm_agent.fsm.codec import dumps
-from fsm_agent.sessions.session import Session
+from fsm_agent.sessions import Session
 from fsm_agent.sessions.store import Store
 from fsm_agent.sessions.store.fence import Owners
 from fsm_agent.sessions.store.rows import insert_session

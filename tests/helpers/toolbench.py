@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from fsm_agent.conversation.effects import RunTool, ToolOutcome
-from fsm_agent.providers.scripted.model import FakeClock
+from fsm_agent.providers.scripted import FakeClock
 from fsm_agent.tools import Tool, ToolRunner
 from tests.helpers.leaping import LeapingLoop
 from tests.helpers.waiting import PATIENCE, until_so

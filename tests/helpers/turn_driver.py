@@ -33,7 +33,7 @@ from fsm_agent.conversation.effects import (
 )
 from fsm_agent.conversation.messages import ModelReply, Usage
 from fsm_agent.fsm.journal import Step
-from fsm_agent.fsm.pipeline import Perform
+from fsm_agent.fsm.runner import Perform
 from fsm_agent.runtime.budget import IterationBudget
 from fsm_agent.settings.model import Settings
 from fsm_agent.testing import (

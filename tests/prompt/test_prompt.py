@@ -20,12 +20,16 @@ from fsm_agent.prompt import (
     Recalled,
     Sources,
     StoredPrompt,
+    cap_of,
     enforcement,
+    find_skills,
+    front_matter,
     platform_hint,
+    project,
     prompt_of,
+    read,
     system_line,
 )
-from fsm_agent.prompt.files import cap_of, find_skills, front_matter, project, read
 from fsm_agent.settings.model import Prompt
 from fsm_agent.support.untrusted import scan
 from fsm_agent.tools import ToolFailure

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from fsm_agent.conversation.messages import Message
-from fsm_agent.conversation.thinking import runtime_family
+from fsm_agent.conversation.vendors import runtime_family
 from fsm_agent.conversation.wire.copy import WireCopy
 from fsm_agent.conversation.wire.form import View
 from fsm_agent.errors import ConfigError

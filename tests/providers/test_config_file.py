@@ -10,7 +10,7 @@ import pytest
 
 from fsm_agent import Agent, Settings
 from fsm_agent.cli.arguments import nest_settings
-from fsm_agent.conversation.thinking import runtime_family
+from fsm_agent.conversation.vendors import runtime_family
 from fsm_agent.errors import ConfigError
 from fsm_agent.providers.config_file import check_config, config_of
 from fsm_agent.settings.errors import every_setting

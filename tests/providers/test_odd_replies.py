@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 
 from fsm_agent.conversation.effects import Failure
-from fsm_agent.conversation.json_reading import portable
 from fsm_agent.conversation.messages import ModelReply, ToolCall, Usage
 from fsm_agent.providers.anthropic_messages import MessagesReply, whole_message
 from fsm_agent.providers.chat_reply import ChatReply, whole_reply
 from fsm_agent.providers.openai_port import ResponsesReply, whole_response
 from fsm_agent.providers.reply_values import MOST_TOKENS
+from fsm_agent.support.texts import portable
 from fsm_agent.testing import Reply, status
 from tests.helpers.odd_replies import (
     RECORDED,

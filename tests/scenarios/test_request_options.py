@@ -12,7 +12,7 @@ import pytest
 from fsm_agent import Agent
 from fsm_agent.cli import main
 from fsm_agent.conversation.effects import CallModel
-from fsm_agent.conversation.hosted import HOSTED, hosted_lines, taken_back, words_of
+from fsm_agent.conversation.vendors import HOSTED, hosted_lines, taken_back, words_of
 from fsm_agent.errors import ConfigError
 from fsm_agent.testing import FakeClock, ScriptedServer, call, status, text, tools
 from tests.helpers.harness import echo

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fsm_agent.prompt.files import find_skills, project
+from fsm_agent.prompt import find_skills, project
 from fsm_agent.sessions.store.search.text_analysis import compose_marks
 from fsm_agent.support.redaction import MOST, mask
 from fsm_agent.support.untrusted import TAG, ascii_meant, scan, wrap_untrusted

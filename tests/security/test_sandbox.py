@@ -30,10 +30,10 @@ from fsm_agent.approvals.service import Approvals
 from fsm_agent.cli.doctor import doctor
 from fsm_agent.conversation.effects import Approval, AskApproval, RunTool, ToolOutcome, ToolSpec
 from fsm_agent.errors import ConfigError
-from fsm_agent.providers.scripted.model import FakeClock
-from fsm_agent.runtime.authority import SETTINGS
+from fsm_agent.providers.scripted import FakeClock
 from fsm_agent.runtime.callbacks import Callbacks
 from fsm_agent.sessions.store import store_for
+from fsm_agent.sessions.store.rewind import AGENT_SETTINGS
 from fsm_agent.settings.model import SandboxSettings, Settings
 from fsm_agent.testing import ScriptedModel, call, text, tools
 from fsm_agent.tools import Tool, ToolRunner
@@ -704,7 +704,7 @@ def test_an_imported_turn_asks_in_the_sandbox_too_and_a_child_is_as_free_as_its_
 
 
 def test_a_stored_turn_cannot_say_where_its_commands_run() -> None:
-    assert "sandbox" in SETTINGS
+    assert "sandbox" in AGENT_SETTINGS
 
 
 # ------------------------------------------------------------------------------------------------------- everyday commands

@@ -13,7 +13,7 @@ import pytest
 
 from fsm_agent import tool
 from fsm_agent.errors import ConfigError, JournalError, OwnershipLost, SessionBusy
-from fsm_agent.sessions.session import Session
+from fsm_agent.sessions import Session
 from fsm_agent.sessions.store import Store
 from fsm_agent.sessions.store.database import SqlConnection
 from fsm_agent.sessions.store.fence import Owners

@@ -8,8 +8,8 @@ from collections.abc import Callable
 import pytest
 
 from fsm_agent.errors import ConfigError
+from fsm_agent.sessions.store.postgres import masked_url, secrets
 from fsm_agent.sessions.store.postgres.connecting import definition, translate
-from fsm_agent.sessions.store.postgres.opening import masked_url, secrets
 from fsm_agent.sessions.store.search.text_analysis import columns
 from fsm_agent.sessions.store.search.tsvector import vector_of
 from fsm_agent.settings.model import Settings

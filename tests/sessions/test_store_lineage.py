@@ -16,7 +16,7 @@ from fsm_agent import Agent, tool
 from fsm_agent.cli.agent_options import agent_of
 from fsm_agent.cli.options import CliOptions
 from fsm_agent.errors import ConfigError
-from fsm_agent.sessions.session import Session
+from fsm_agent.sessions import Session
 from fsm_agent.sessions.store import SqliteDatabase, Store, stored_sessions
 from fsm_agent.sessions.store.reports.insights import insights
 from fsm_agent.sessions.store.reports.records import sessions

@@ -18,7 +18,7 @@ from pydantic import BaseModel, Field
 
 from fsm_agent.conversation.effects import RunTool, ToolOutcome, ToolSpec
 from fsm_agent.errors import ConfigError
-from fsm_agent.providers.scripted.model import FakeClock
+from fsm_agent.providers.scripted import FakeClock
 from fsm_agent.tools import Tool, ToolFailure, ToolRunner, as_tool, cancelled, tool
 from tests.helpers.processes import printed
 from tests.helpers.waiting import PATIENCE, until

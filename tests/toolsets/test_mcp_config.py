@@ -17,7 +17,7 @@ from fsm_agent.errors import ConfigError
 from fsm_agent.request import Effect
 from fsm_agent.runtime.clock import SystemClock
 from fsm_agent.settings.model import Settings
-from fsm_agent.support.processes import bare_environment
+from fsm_agent.support.redaction import bare_environment
 from fsm_agent.testing import ScriptedModel
 from fsm_agent.toolsets.mcp import McpServers, ServerConfig, ToolRule
 from fsm_agent.toolsets.mcp.config import servers_of

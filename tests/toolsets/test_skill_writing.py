@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from fsm_agent.approvals.question import Question
-from fsm_agent.prompt.files import find_skills
+from fsm_agent.prompt import find_skills
 from fsm_agent.testing import call, text, tools
 from fsm_agent.tools import ToolFailure
 from fsm_agent.toolsets import toolset

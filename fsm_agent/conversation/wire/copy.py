@@ -51,9 +51,9 @@ from dataclasses import dataclass, replace
 
 from fsm_agent.conversation.effects import ApiMode
 from fsm_agent.conversation.history import BRIDGE, sendable
-from fsm_agent.conversation.hosted import without_thoughts
 from fsm_agent.conversation.messages import Message
 from fsm_agent.conversation.parts import Part, kind_of
+from fsm_agent.conversation.vendors import without_thoughts
 from fsm_agent.conversation.wire.form import Format, Pieces, View, WireRow, dump, excess, line
 from fsm_agent.settings.model import PrefillRow
 from fsm_agent.support.later import without_collection

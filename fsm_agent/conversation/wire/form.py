@@ -28,7 +28,7 @@ from fsm_agent.conversation.parts import (
     part_of,
     text_of_file,
 )
-from fsm_agent.conversation.thinking import ReasoningFamily, family_of, issuer_of, runtime_family
+from fsm_agent.conversation.vendors import ReasoningFamily, family_of, issuer_of, runtime_family
 from fsm_agent.errors import ConfigError
 from fsm_agent.settings.model import CacheTtl, Effort, RequestSettings
 from fsm_agent.support.media import IMAGE_TYPES, ImageBounds, UnusableMedia, fit_image

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from fsm_agent.conversation.effects import ApiMode, OutputMode, OutputSpec, Runtime
-from fsm_agent.conversation.hosted import HostedTool, hosted_tools
+from fsm_agent.conversation.vendors import HostedTool, hosted_tools
 from fsm_agent.conversation.wire.form import Ask, dump, without_patterns
 from fsm_agent.errors import ConfigError
 from fsm_agent.settings.model import EFFORTS, Effort, RequestSettings

@@ -10,9 +10,9 @@ from typing import Any
 
 from fsm_agent.conversation.effects import ToolSpec
 from fsm_agent.conversation.history import opens_group, valid_rows
-from fsm_agent.conversation.hosted import ITEMS
 from fsm_agent.conversation.messages import Message
 from fsm_agent.conversation.parts import Part, body_of, kind_of
+from fsm_agent.conversation.vendors import ITEMS
 from fsm_agent.conversation.wire.chat import wire_text
 from fsm_agent.conversation.wire.form import (
     Ask,

@@ -34,7 +34,7 @@ from fsm_agent.debug.core.record import cost_of_turn, price_by
 from fsm_agent.errors import ConfigError
 from fsm_agent.fsm.journal import Exchange, Step
 from fsm_agent.fsm.pause_point import PausePoint
-from fsm_agent.fsm.pipeline import Perform
+from fsm_agent.fsm.runner import Perform
 from fsm_agent.request import NotYet
 from fsm_agent.runtime.events import Entered, Stopped, Stream
 

@@ -40,7 +40,7 @@ from fsm_agent.debug.dap.requests import LIVE, REQUESTS
 from fsm_agent.debug.dap.threads import TurnThread, in_doubt, question_text, stop_of, unknown
 from fsm_agent.errors import ConfigError, FsmAgentError, SessionBusy
 from fsm_agent.support.local_server import bind_loopback, bind_socket
-from fsm_agent.support.processes import own_streams
+from fsm_agent.support.threads import own_streams
 
 # ----------------------------------------------------------------------------------------------------
 # Report the events of its turns to an editor.

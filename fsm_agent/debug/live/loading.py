@@ -25,7 +25,7 @@ from typing import Any
 from fsm_agent.diagram.table_json import default_limits, describe, load, table_from
 from fsm_agent.diagram.versions import Version
 from fsm_agent.errors import ConfigError
-from fsm_agent.support.processes import bare_environment
+from fsm_agent.support.redaction import bare_environment
 
 SECONDS = 10.0
 """In which a module has made its table."""

@@ -33,7 +33,7 @@ from fsm_agent.fsm.verify import verify_table
 from fsm_agent.fsm.verify.faults import CounterExample, counterexample
 from fsm_agent.fsm.verify.reach import TimeLimit, all_limit_names, limit_names
 from fsm_agent.fsm.verify.report import Report
-from fsm_agent.support.processes import bare_environment
+from fsm_agent.support.redaction import bare_environment
 
 log = logging.getLogger(__name__)
 

@@ -27,7 +27,7 @@ from fsm_agent.diagram.statecharts import from_xstate
 from fsm_agent.diagram.table_json import expands_alike, table_from
 from fsm_agent.errors import ConfigError
 from fsm_agent.fsm.table import Table
-from fsm_agent.support.processes import bare_environment
+from fsm_agent.support.redaction import bare_environment
 
 OWN, BEFORE = "fsm_agent_states.table:TURN", "states.table:TURN"
 """The turn's own table, and where it stood in older versions."""

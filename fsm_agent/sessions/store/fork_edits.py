@@ -9,9 +9,8 @@ from fsm_agent.conversation.messages import Message, ModelReply, ToolCall
 from fsm_agent.errors import ConfigError
 from fsm_agent.fsm.base_turn import with_counters
 from fsm_agent.fsm.codec import dumps
-from fsm_agent.runtime import authority
 from fsm_agent.sessions.store.journal.conversation_journal import ConversationRecording
-from fsm_agent.sessions.store.rewind import Position
+from fsm_agent.sessions.store.rewind import AGENT_FIELDS, AGENT_SETTINGS, Position
 
 UNREADABLE = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError, RecursionError)
 """What reading a value of another form raises."""
@@ -27,7 +26,7 @@ def edit_position(position: Position, edit: Mapping[str, Any]) -> Position:
     {"text", "tool_calls": [{"name", "arguments"}]}; the turn must be in CallLLM. ``user_message``: other
     words of the user. ``rerun_tools``: run the tools of this visit again instead of taking their recorded
     results. ``recorded_replies``: take the recorded reply of the model in this visit, too, and all others.
-    What a turn has from its agent (``fsm_agent.runtime.authority``) is in none of them.
+    What a turn has from its agent (``AGENT_FIELDS``) is in none of them.
     """
     whole = bool(edit.get("recorded_replies"))
     position.recording = (
@@ -52,7 +51,7 @@ def _edit_counters(position: Position, value: Any) -> None:
 
 def _edit_fields(position: Position, value: Any) -> None:
     place = {"turn_id", "session_id", "seq", "history", "rows", "state", "counts"}
-    fixed = place | authority.FIELDS
+    fixed = place | AGENT_FIELDS
     for name, new in _mapping("fields", value).items():
         if name not in position.snapshot or name in fixed:
             raise ConfigError(
@@ -156,8 +155,8 @@ def _edit_settings(position: Position, value: Any) -> None:
     if position.turn.imported:
         raise ConfigError("a turn that came in a file has no settings of its own", ", ".join(changes), "none")
     for name in changes:
-        if name in authority.SETTINGS:
-            others = f"all but {', '.join(authority.SETTINGS)}"
+        if name in AGENT_SETTINGS:
+            others = f"all but {', '.join(AGENT_SETTINGS)}"
             raise ConfigError("these settings are the agent's, not the turn's", name, others)
     position.settings = _merge(position.settings, changes)
 

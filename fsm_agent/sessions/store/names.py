@@ -6,7 +6,7 @@ import json
 from typing import Any, Literal
 
 from fsm_agent.errors import ConfigError
-from fsm_agent.sessions.session import Session
+from fsm_agent.sessions import Session
 from fsm_agent.sessions.store.database import SqlConnection
 from fsm_agent.sessions.store.journal.read import TurnInfo, Turns
 from fsm_agent.sessions.store.rows import count_revision, first_user_words

@@ -48,6 +48,16 @@ what it leaves."""
 _COLUMNS = "id, session, digest, request, request_crc, at, begun, withdrawn, problem"
 
 
+def arguments_of(request: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what the turn of a queued message is started with."""
+    asked = {name: value for name, value in request.items() if name in ASKED}
+    if (schema := asked.pop("output_schema", None)) is not None:
+        from fsm_agent.output import JsonSchema
+
+        asked["output_type"] = JsonSchema(schema["schema"], schema["name"])
+    return asked
+
+
 def first_session(store: Store, session_id: str) -> str:
     """Return the session that a conversation began as, before all compactions: the turns of all of its
     sessions share one queue."""

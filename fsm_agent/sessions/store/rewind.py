@@ -13,7 +13,7 @@ from typing import Any
 
 from fsm_agent.conversation.messages import Message
 from fsm_agent.runtime.events import measure
-from fsm_agent.sessions.session import Session
+from fsm_agent.sessions import Session
 from fsm_agent.sessions.store import rows as contents
 from fsm_agent.sessions.store.database import Job
 from fsm_agent.sessions.store.fence import Fence
@@ -35,6 +35,22 @@ from fsm_agent.sessions.store.rows import (
     transcript,
 )
 from fsm_agent.sessions.store.store import Begun, Claim, Store
+
+# Authority is never data: what a turn may do follows from the agent that runs it, and from a person, now or
+# while it was suspended in this home.
+#
+# A journal, an imported file, an edit of a fork, a tool's description and a provider's reply record what was
+# said and done. None of them can grant anything, whatever rule, address or approval it contains. Stored data
+# can only make a turn more careful: an unsafe call stays unsafe, a no stays a no. (Why: decision 52.)
+
+AGENT_FIELDS = frozenset({"attended", "auxiliary", "has_engine", "has_memory", "runtime", "tools", "workdir"})
+"""Fields that a resumed turn takes from its agent, whatever is stored."""
+AGENT_SETTINGS = (
+    *("approval", "credential", "delegation", "limits", "mcp", "memory", "prices", "sandbox"),
+    *("store", "web"),
+)
+"""Groups of settings that a resumed turn takes from its agent. The others (budgets, patience) stay as they
+were when the turn began."""
 
 ReadRecording = Callable[[Iterable[Effect], Mapping[str, Any] | None], Recording]
 """Makes the recording of a visit from its requests in the journal, and from what a fork begins with."""

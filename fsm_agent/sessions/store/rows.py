@@ -24,7 +24,7 @@ from fsm_agent.conversation.token_meter import CompactionGuard, ContextMeter
 from fsm_agent.errors import SessionBusy, StoreError
 from fsm_agent.fsm import codec
 from fsm_agent.fsm.codec import codec_of
-from fsm_agent.sessions.session import Appended, Continued, Note, RowsReplaced, Session, next_title
+from fsm_agent.sessions import Appended, Continued, Note, RowsReplaced, Session, next_title
 from fsm_agent.sessions.store.database import SqlConnection
 from fsm_agent.support.texts import clean
 

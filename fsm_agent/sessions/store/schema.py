@@ -490,7 +490,7 @@ def health(home: Path, url: str | None = None) -> Health | None:
     it; ``None`` when there is no file yet. Raises ``StoreError`` for one that is damaged, locked, out of
     reach, or of a format that this program does not read."""
     if url is not None:
-        from fsm_agent.sessions.store.postgres.opening import health_of
+        from fsm_agent.sessions.store.postgres import health_of
 
         return health_of(url)
     path = home / FILE

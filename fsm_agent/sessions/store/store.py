@@ -60,7 +60,7 @@ from pathlib import Path
 from typing import Any
 
 from fsm_agent.errors import ConfigError, JournalError, OwnershipLost, SessionBusy
-from fsm_agent.sessions.session import Session
+from fsm_agent.sessions import Session
 from fsm_agent.sessions.store import rows
 from fsm_agent.sessions.store.database import Durability, Job, SqlConnection
 from fsm_agent.sessions.store.fence import Fence

@@ -17,16 +17,15 @@ import time
 import uuid
 import weakref
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from fsm_agent.conversation.messages import Message
 from fsm_agent.errors import StoreError
-from fsm_agent.runtime.budget import IterationBudget, Reservations
-from fsm_agent.sessions.session import Session
+from fsm_agent.sessions import Session
 from fsm_agent.sessions.store.database import Database, Durability, SqlConnection
 from fsm_agent.sessions.store.fence import Fences, Owners
 from fsm_agent.sessions.store.rows import (
@@ -47,8 +46,8 @@ from fsm_agent.sessions.store.sqlite import SqliteDatabase
 if TYPE_CHECKING:
     from fsm_agent.conversation.wire.copy import WireCopy
     from fsm_agent.fsm.pause_point import PausePoint
-    from fsm_agent.sessions.store.database import Database
-    from fsm_agent.sessions.store.fence import Owners
+    from fsm_agent.runtime.budget import IterationBudget
+    from fsm_agent.runtime.clock import WorkTime
 
 
 Opened = Callable[[Path, Durability], Database]
@@ -135,7 +134,7 @@ class StoredSessions:
         """The database of the home, made and opened when it is first needed."""
         if self.database_url is None:
             return self._opened(self.home / FILE, self._durability)
-        from fsm_agent.sessions.store.postgres.opening import database_at
+        from fsm_agent.sessions.store.postgres import database_at
 
         return database_at(self.database_url)
 
@@ -144,7 +143,7 @@ class StoredSessions:
         """The processes that run turns of the home."""
         if self.database_url is None:
             return Owners(self.home)
-        from fsm_agent.sessions.store.postgres.opening import owners_of
+        from fsm_agent.sessions.store.postgres import owners_of
 
         return owners_of(weakref.ref(self))
 
@@ -253,6 +252,47 @@ def _copy(source: Any, target: Any) -> None:
     """The fields of one slotted dataclass into another of its kind, which others hold."""
     for name in type(source).__slots__:
         setattr(target, name, getattr(source, name))
+
+
+# ----------------------------------------------------------------------------------------------------
+# What requests to models that are under way may take of limits that turns share.
+
+
+class Reserved(NamedTuple):
+    """An amount reserved in the named pots."""
+
+    pots: frozenset[str]
+    usd: float
+    tokens: int
+
+
+class Reservations:
+    """Amounts that in-flight model requests may still cost, for all turns of a home in this process. Shared
+    limits hold because each turn reserves the cost of its next request before sending it, until the actual
+    cost is on its way to the store. A reservation ends with its owner. ``released`` counts releases: a
+    reader of the store whose read precedes the last release must read again. Take ``lock`` to check and
+    reserve atomically. ``clocks``: working times of running turns, by id."""
+
+    def __init__(self) -> None:
+        self._held: weakref.WeakKeyDictionary[object, Reserved] = weakref.WeakKeyDictionary()
+        self.lock, self.released = threading.RLock(), 0
+        self.clocks: weakref.WeakValueDictionary[str, WorkTime] = weakref.WeakValueDictionary()
+
+    def hold(self, owner: object, pots: Iterable[str], usd: float, tokens: int) -> None:
+        """Reserve these amounts, replacing the owner's earlier reservation."""
+        with self.lock:
+            self._held[owner] = Reserved(frozenset(pots), usd, tokens)
+
+    def release(self, owner: object) -> None:
+        """Release the owner's reservation."""
+        with self.lock:
+            self.released += self._held.pop(owner, None) is not None
+
+    def of_others(self, owner: object, pot: str) -> tuple[float, int]:
+        """Return the dollars and tokens reserved in this pot by everyone but ``owner``."""
+        with self.lock:
+            there = [held for one, held in self._held.items() if one is not owner and pot in held.pots]
+        return sum(held.usd for held in there), sum(held.tokens for held in there)
 
 
 # ----------------------------------------------------------------------------------------------------

@@ -16,8 +16,8 @@ from fsm_agent.conversation.result import is_next_turn
 from fsm_agent.conversation.token_meter import ContextMeter
 from fsm_agent.errors import ConfigError
 from fsm_agent.fsm.codec import dumps
+from fsm_agent.sessions import Session
 from fsm_agent.sessions.checkpoints import PutBack
-from fsm_agent.sessions.session import Session
 from fsm_agent.sessions.store.database import SqlConnection
 from fsm_agent.sessions.store.journal.read import TurnInfo, Turns, give_up
 from fsm_agent.sessions.store.rows import (

@@ -26,7 +26,7 @@ from fsm_agent.runtime.budget import IterationBudget, SpentBudget, tree_budget
 from fsm_agent.runtime.callbacks import Callbacks
 from fsm_agent.runtime.events import Named, StatusText
 from fsm_agent.runtime.ports import Clock
-from fsm_agent.sessions.session import Session
+from fsm_agent.sessions import Session
 from fsm_agent.sessions.store import Store
 from fsm_agent.sessions.store.database import SqlConnection
 from fsm_agent.sessions.store.fence import Fence

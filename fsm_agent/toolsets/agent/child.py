@@ -20,7 +20,7 @@ from fsm_agent.runtime.callbacks import Callbacks
 from fsm_agent.runtime.clock import Stopwatch
 from fsm_agent.runtime.events import TURN, Named, StatusText, running
 from fsm_agent.runtime.ports import Clock
-from fsm_agent.sessions.session import Session
+from fsm_agent.sessions import Session
 from fsm_agent.sessions.store import Store
 from fsm_agent.sessions.store.journal.read import Turns
 from fsm_agent.settings.model import DelegationSettings, Settings

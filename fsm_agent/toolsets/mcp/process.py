@@ -18,8 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from fsm_agent.support.files import private_file, private_folder
-from fsm_agent.support.processes import bare_environment
-from fsm_agent.support.redaction import mask
+from fsm_agent.support.redaction import bare_environment, mask
 from fsm_agent.support.texts import one_line
 from fsm_agent.toolsets import process as supervised
 from fsm_agent.toolsets.mcp.config import ServerConfig

@@ -45,7 +45,7 @@ from fsm_agent.fsm.codec import codec_of, dumps
 from fsm_agent.fsm.journal import UNKNOWN, Exchange, Tracker
 from fsm_agent.providers.catalog import price_of, total_cost
 from fsm_agent.request import IDEMPOTENT, PURE, UNSAFE
-from fsm_agent.sessions.session import Session
+from fsm_agent.sessions import Session
 from fsm_agent.sessions.store.database import Job, SqlConnection
 from fsm_agent.sessions.store.journal.log import (
     END,

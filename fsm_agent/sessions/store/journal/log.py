@@ -81,7 +81,7 @@ from fsm_agent.request import (
     list_entry,
     reusable,
 )
-from fsm_agent.sessions.session import Session
+from fsm_agent.sessions import Session
 from fsm_agent.sessions.store import rows
 from fsm_agent.sessions.store.database import Database, Job, SqlConnection, conflicts, must
 from fsm_agent.sessions.store.fence import Fence

@@ -13,7 +13,7 @@ from psycopg.adapt import Loader
 
 from fsm_agent.errors import StoreError
 from fsm_agent.sessions.store.database import Values
-from fsm_agent.sessions.store.postgres.opening import masked_url
+from fsm_agent.sessions.store.postgres import masked_url
 from fsm_agent.sessions.store.schema import tables
 
 if TYPE_CHECKING:

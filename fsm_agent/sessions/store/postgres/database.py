@@ -22,6 +22,7 @@ import psycopg
 from fsm_agent.errors import StoreError
 from fsm_agent.sessions.store.database import SqlConnection
 from fsm_agent.sessions.store.fence import Owners
+from fsm_agent.sessions.store.postgres import masked_url
 from fsm_agent.sessions.store.postgres.connecting import (
     OLDEST,
     Raw,
@@ -30,7 +31,6 @@ from fsm_agent.sessions.store.postgres.connecting import (
     connect,
     definition,
 )
-from fsm_agent.sessions.store.postgres.opening import masked_url
 from fsm_agent.sessions.store.postgres.writer import PATIENCE, PostgresWriter
 from fsm_agent.sessions.store.schema import (
     FIRST,

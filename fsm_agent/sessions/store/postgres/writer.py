@@ -19,6 +19,7 @@ import psycopg
 from fsm_agent.errors import StoreError
 from fsm_agent.runtime.events import measure
 from fsm_agent.sessions.store.database import Database, Deferring, Job, Refusal, Values, Waiting, tell
+from fsm_agent.sessions.store.postgres import masked_url
 from fsm_agent.sessions.store.postgres.connecting import (
     Raw,
     as_store_error,
@@ -27,7 +28,6 @@ from fsm_agent.sessions.store.postgres.connecting import (
     is_passing,
     translate,
 )
-from fsm_agent.sessions.store.postgres.opening import masked_url
 
 # A connection for the jobs of one transaction: statements are pipelined, and the writer waits for the
 # server only where a job reads a result, or before the commit.

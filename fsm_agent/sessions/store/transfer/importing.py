@@ -15,7 +15,6 @@ from typing import Any, TypeVar
 
 from pydantic import ValidationError
 
-from fsm_agent.conversation.json_reading import parse_json
 from fsm_agent.conversation.messages import Message
 from fsm_agent.errors import ConfigError
 from fsm_agent.fsm.journal import apply_deltas
@@ -25,6 +24,7 @@ from fsm_agent.sessions.store.names import free_title
 from fsm_agent.sessions.store.rows import ELSEWHERE, GUARD, IN_PARTS, METER, PROMPTS, USAGE
 from fsm_agent.sessions.store.store import Store
 from fsm_agent.sessions.store.transfer.export import FORMAT, KINDS, End, ExportLine, Header
+from fsm_agent.support.texts import parse_json
 
 # ----------------------------------------------------------------------------------------------------
 # Is this a whole and sound export? Every line by itself, then all of them together.
@@ -267,7 +267,7 @@ def import_lines(store: Store, lines: Iterable[str], name: str = "the file") -> 
     """Store what the lines describe. Sessions and turns whose ids are here already get new ones, all of the
     file together; an unfinished turn among them is given up then, because the one that is here may still be
     resumed, and nothing must be done twice. All turns are marked as imported, for good: see
-    ``fsm_agent.runtime.authority``. Raises ``ConfigError`` that names the first bad line."""
+    ``fsm_agent.sessions.store.rewind``. Raises ``ConfigError`` that names the first bad line."""
     file = read_lines(lines, name)
 
     def write(c: SqlConnection) -> Imported:

@@ -1,19 +1,123 @@
-"""Tools that a provider runs itself: who has which, how it is asked for, and how what it did is kept.
-
-What such a tool did comes as a part of the reply. It is kept for its maker and goes back as it came; nothing
-here, or anywhere else, runs it."""
+"""What vendors' models do in ways of their own: reasoning that only its maker takes back, and tools that a
+provider runs itself. Each is a table, whose first row that fits a model counts."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache, lru_cache
 from types import MappingProxyType
 from typing import Any, Literal
+from urllib.parse import urlsplit
 
 from fsm_agent.conversation.effects import ApiMode, Runtime
 from fsm_agent.settings.model import HostedName
 from fsm_agent.support.texts import one_line
+
+# ----------------------------------------------------------------------------------------------------
+# Which providers produce reasoning in which form, and what each of them takes back.
+#
+# A reply has parts that only its maker can read: signatures, encrypted items, thought signatures,
+# reasoning. The message that holds them names its maker (``Message.issuer``). They are returned unchanged
+# to that issuer only (BUILD-09). The rows follow the vendors' published wires, which change without notice.
+# (Why: decision 90.)
+
+
+Replay = Literal["nothing", "text", "chunks", "details", "extras", "signed", "unsigned", "items"]
+
+
+@dataclass(frozen=True, slots=True)
+class ReasoningFamily:
+    """Models, or servers, that give reasoning in the same form and take it back in the same way.
+
+    ``mode``: the wire. ``providers`` and ``models`` say who belongs to it: names of profiles, parts of
+    models' names; empty for all. ``replay``: what goes back.
+
+    - ``text``: the text of the reasoning, in the ``field`` of the assistant row; ``required``: the field has
+      to be there, with a blank where there is nothing to say.
+    - ``chunks``: the text, as a part of the content before what was said.
+    - ``details``: the list ``reasoning_details``.
+    - ``extras``: ``extra_content`` of calls and rows; ``stand_in``: the signature that the first call of a
+      round gets when its maker was another.
+    - ``signed``: thinking blocks with their signatures, and as text what was not signed; ``unsigned``:
+      thinking blocks without.
+    - ``items``: encrypted reasoning, and the phase that a text was said in.
+
+    ``by_model``: only the same model takes it back; else every model at the same address does. ``id_length``:
+    letters and digits that the id of a call must have, where it matters; other ids are replaced."""
+
+    name: str
+    mode: ApiMode
+    replay: Replay
+    providers: tuple[str, ...] = ()
+    models: tuple[str, ...] = ()
+    field: str = ""
+    required: bool = False
+    stand_in: str = ""
+    by_model: bool = False
+    id_length: int = 0
+
+
+_CHAT: ApiMode = "chat_completions"
+_MESSAGES: ApiMode = "anthropic_messages"
+GEMINI_STAND_IN = "skip_thought_signature_validator"
+"""What Google says to send for a call that no model of theirs has made."""
+
+FAMILIES: tuple[ReasoningFamily, ...] = (
+    ReasoningFamily("anthropic", _MESSAGES, "signed", providers=("anthropic",)),
+    ReasoningFamily("claude", _MESSAGES, "signed", models=("claude",)),
+    ReasoningFamily("unsigned", _MESSAGES, "unsigned", providers=("deepseek", "moonshot")),
+    ReasoningFamily("messages", _MESSAGES, "nothing"),
+    ReasoningFamily("responses", "codex_responses", "items"),
+    ReasoningFamily("openrouter", _CHAT, "details", providers=("openrouter",), by_model=True),
+    ReasoningFamily(
+        "gemini 2", _CHAT, "extras", ("gemini", "vertex"), models=("gemini-1", "gemini-2"), by_model=True
+    ),
+    ReasoningFamily(
+        "gemini", _CHAT, "extras", ("gemini", "vertex"), ("gemini",), stand_in=GEMINI_STAND_IN, by_model=True
+    ),
+    ReasoningFamily(
+        "deepseek", _CHAT, "text", providers=("deepseek",), field="reasoning_content", required=True
+    ),
+    ReasoningFamily("kimi", _CHAT, "text", providers=("moonshot",), field="reasoning_content", required=True),
+    ReasoningFamily("glm", _CHAT, "text", providers=("zai",), field="reasoning_content"),
+    ReasoningFamily("qwen", _CHAT, "text", providers=("qwen",), field="reasoning_content"),
+    ReasoningFamily("mistral", _CHAT, "chunks", providers=("mistral",), id_length=9),
+    ReasoningFamily("vllm", _CHAT, "text", providers=("vllm",), field="reasoning"),
+    ReasoningFamily("llama.cpp", _CHAT, "text", providers=("llamacpp",), field="reasoning_content"),
+    ReasoningFamily("chat", _CHAT, "nothing"),
+)
+"""The first that fits counts."""
+
+
+@cache
+def family_of(mode: ApiMode, provider: str = "", model: str = "") -> ReasoningFamily:
+    """Return the family of a model. ``provider``: the known provider whose manners its own has."""
+    return next(family for family in FAMILIES if _fits(family, mode, provider, model))
+
+
+@lru_cache(maxsize=64)
+def issuer_of(runtime: Runtime) -> str:
+    """Return who makes what this model says, as messages name it: provider and address, and the model where
+    no other takes back what it made. No name, key or query of the address is in it."""
+    parts = urlsplit(runtime.base_url or "")
+    host = parts.netloc.rpartition("@")[2]
+    address = f"{parts.scheme}://{host}{parts.path}" if host else ""
+    model = f"#{runtime.model}" if runtime_family(runtime).by_model else ""
+    return f"{runtime.provider}:{address}{model}"
+
+
+def runtime_family(runtime: Runtime) -> ReasoningFamily:
+    """Return the family of the model that a turn runs on."""
+    return family_of(runtime.api_mode, runtime.manners or runtime.provider, runtime.model)
+
+
+# ----------------------------------------------------------------------------------------------------
+# Tools that a provider runs itself: who has which, how it is asked for, and how what it did is kept.
+#
+# What such a tool did comes as a part of the reply. It is kept for its maker and goes back as it came;
+# nothing here, or anywhere else, runs it.
+
 
 HOSTED = "hosted"
 """The type of the block that keeps the content of a reply of the Messages wire with such tools in it."""
@@ -41,11 +145,6 @@ class HostedTool:
     models: tuple[str, ...] = ()
     place: Literal["tools", "body"] = "tools"
     include: tuple[str, ...] = ()
-
-    def is_of(self, mode: ApiMode, provider: str, model: str) -> bool:
-        """Say whether this model of this provider has the tool."""
-        named = not self.models or any(part in model.lower().replace(".", "-") for part in self.models)
-        return mode == self.mode and named and (not self.providers or provider in self.providers)
 
 
 _OLD = ("claude-3", "claude-haiku-4", "claude-sonnet-4-2", "claude-sonnet-4-5", "claude-opus-4-1",
@@ -87,7 +186,7 @@ def hosted_tools(runtime: Runtime) -> Mapping[str, HostedTool]:
 def _tools_hosted_by(mode: ApiMode, provider: str, model: str) -> Mapping[str, HostedTool]:
     """Asked for several times with each request, for the same model."""
     found: dict[str, HostedTool] = {
-        row.name: row for row in reversed(_ROWS) if row.is_of(mode, provider, model)
+        row.name: row for row in reversed(_ROWS) if _fits(row, mode, provider, model)
     }
     return MappingProxyType(found)
 
@@ -167,3 +266,10 @@ def _content(block: Mapping[str, Any]) -> list[Mapping[str, Any]]:
 
 def _quote_names(words: object) -> str:
     return f": {one_line(words, _LONGEST)}" if isinstance(words, str) and words.strip() else ""
+
+
+def _fits(row: ReasoningFamily | HostedTool, mode: ApiMode, provider: str, model: str) -> bool:
+    """Say whether a row is for this model of this provider on this wire."""
+    name = model.lower().replace(".", "-")
+    named = not row.models or any(part in name for part in row.models)
+    return mode == row.mode and named and (not row.providers or provider in row.providers)

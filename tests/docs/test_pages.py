@@ -17,16 +17,14 @@ from docs.site.pages import FENCE, pages
 from fsm_agent.cli.app import app
 from fsm_agent.testing import ScriptedServer, repeat
 from tests.helpers.page_blocks import PageBlocks, commands, environment, provider, same
-from tests.helpers.page_pictures import changed, digests, stale
+from tests.helpers.page_pictures import changed, digests
 
 ROOT = Path(__file__).parents[2]
 TYPED_IN = (
     "docs/backtest.md",
     "docs/cookbook.md",
     "docs/evaluation.md",
-    "docs/quickstart.md",
     "docs/troubleshooting.md",
-    "docs/tutorial.md",
 )
 """Their commands are run as shown, in a fresh home."""
 RUN = (
@@ -70,6 +68,8 @@ RUN = (
 )
 """Their Python is run, and their configuration is read."""
 ELSEWHERE = {
+    "docs/quickstart.md": "tests/docs/test_tour.py",
+    "docs/tutorial.md": "tests/docs/test_tour.py",
     "docs/testing.md": "tests/testing/test_testing.py",
     "docs/serve-openai.md": "tests/serve/test_openai_clients.py",
     "docs/coming-from.md": "tests/peers/test_coming_from.py",
@@ -101,8 +101,6 @@ def test_the_page_is_typed_in_with_its_commands(page: str, reader: Any) -> None:
     blocks = reader(page)
     assert blocks.run()
     assert all(len(reason) > 20 for reason in blocks.skipped)
-    if page == "docs/tutorial.md":
-        assert stale(blocks.folder) == [], "run: make pictures"
 
 
 def test_the_pictures_of_the_browser_show_the_page_as_it_is() -> None:

@@ -14,6 +14,7 @@ import pytest
 
 from fsm_agent.testing import ScriptedServer, repeat
 from tests.helpers.page_blocks import ROOT, PageBlocks, environment, provider
+from tests.helpers.page_pictures import stale
 from tests.helpers.screen import Screen, breaks, end, pexpect
 
 pytestmark = pytest.mark.slow
@@ -141,3 +142,6 @@ def test_a_newcomer_types_the_page_and_sees_what_it_shows(
         finally:
             tour.close()
     assert tour.looked == looked
+    assert all(len(reason) > 20 for reason in tour.skipped)
+    if page == "docs/tutorial.md":
+        assert stale(tour.folder) == [], "run: make pictures"

@@ -19,6 +19,8 @@ from pathlib import Path
 import pyte
 from wcwidth import wcwidth
 
+from tests.helpers.screen import rows_of, text_of
+
 ROOT = Path(__file__).parents[2]
 LINES = 24
 
@@ -44,12 +46,12 @@ class Paper(pyte.Screen):
 
     def index(self) -> None:
         if self.cursor.y == self.lines - 1:
-            self.gone.append(self.display[0])
+            self.gone.append(text_of(self.buffer[0]))
         super().index()
 
     @property
     def rows(self) -> list[str]:
-        return [row.rstrip() for row in (*self.gone, *self.display)]
+        return [*self.gone, *rows_of(self)]
 
 
 class AnswerTerminal:

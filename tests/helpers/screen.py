@@ -7,7 +7,7 @@ import re
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from itertools import pairwise
 from pathlib import Path
@@ -34,10 +34,13 @@ class Screen:
         self._child = child
         self._screen = pyte.Screen(columns, lines)
         self._stream = pyte.ByteStream(self._screen)
+        self._rows: list[str] | None = None
 
     @property
     def rows(self) -> list[str]:
-        return [row.rstrip() for row in self._screen.display]
+        if self._rows is None:
+            self._rows = rows_of(self._screen)
+        return self._rows
 
     @property
     def shown(self) -> str:
@@ -46,7 +49,7 @@ class Screen:
 
     def colors(self, words: str) -> set[str]:
         """The colors of the letters of these words, at their first place."""
-        for number, row in enumerate(self._screen.display):
+        for number, row in enumerate(self.rows):
             if (at := row.find(words)) >= 0:
                 return {self._screen.buffer[number][column].fg for column in range(at, at + len(words))}
         raise AssertionError(f"{words!r} is not on the screen:\n{self.shown}")
@@ -68,6 +71,7 @@ class Screen:
                 assert holds(), f"it ended:\n{self.shown}"
                 return
             self._stream.feed(data)
+            self._rows = None
             for _ in range(data.count(_WHERE)):
                 self._child.send(f"\x1b[{self._screen.cursor.y + 1};{self._screen.cursor.x + 1}R")
 
@@ -79,6 +83,7 @@ class Screen:
 
     def resize(self, columns: int, lines: int) -> None:
         self._screen.resize(lines, columns)
+        self._rows = None
         self._child.setwinsize(lines, columns)
 
     def ended(self) -> int:
@@ -100,6 +105,16 @@ def screen(*arguments: str, home: Path, folder: Path, columns: int = 80, lines: 
         yield Screen(child, columns, lines)
     finally:
         end(child)
+
+
+def rows_of(screen: Any) -> list[str]:
+    """The rows of a ``pyte.Screen`` without blanks at their ends."""
+    return [text_of(screen.buffer[number]) for number in range(screen.lines)]
+
+
+def text_of(line: Mapping[int, Any]) -> str:
+    """A row of its buffer. Its ``display`` makes all of them, and measures every letter: forty times as long."""
+    return "".join(line[column].data for column in range(max(line, default=-1) + 1)).rstrip()
 
 
 def end(child: Any) -> None:

@@ -18,6 +18,7 @@ from fsm_agent.approvals.shell import hard_line
 from fsm_agent.conversation.effects import AskApproval
 from fsm_agent.settings.model import ApprovalSettings
 from fsm_agent.testing import ScriptedModel, call, text, tools
+from tests.helpers.sample import sampled, sampled_seeds
 from tests.helpers.text_tables import columns, sections
 from tests.security.shell_oracle import ACTS, REAL, Sandbox, did_run, is_read
 from tests.security.shell_tricks import OPTIONS, READS, Tricks
@@ -114,7 +115,7 @@ def test_harmless_lines_run_unasked_as_they_are_read(sandbox: Sandbox) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", range(2, 8))
+@pytest.mark.parametrize("seed", sampled_seeds(range(2, 8), "tricks"))
 def test_many_tricks_are_read_as_they_run_or_asked_about(sandbox: Sandbox, seed: int) -> None:
     understood, unasked = tried(sandbox, list(lines(seed, 150)))
     assert understood > 15
@@ -258,7 +259,7 @@ SHAPES = (
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("shape", sampled(SHAPES, "shapes"))
 def test_reading_takes_time_in_proportion(shape: str) -> None:
     def seconds(size: int) -> float:
         started = time.process_time()
@@ -270,6 +271,6 @@ def test_reading_takes_time_in_proportion(shape: str) -> None:
             hard_line(before + line, directory="/work")
         return time.process_time() - started
 
-    small = seconds(25_000)
-    assert small < 4
-    assert seconds(100_000) < 8 * small + 1
+    small = seconds(5_000)
+    assert small < 0.8
+    assert seconds(50_000) < 18 * small + 0.4

@@ -88,7 +88,7 @@ async def test_a_huge_body_is_not_read(serving: MakeService, web: WebClient, mon
     async with serving(text("hello")) as service, web(service) as client:
         huge = {**JSON, "content-length": str(2**40)}
         refused(await client.post("/api/turns", content=b"{}", headers=huge), 413, "too_large")
-        monkeypatch.setattr(web_module.json_body, "__defaults__", (1000,))
+        monkeypatch.setattr(web_module, "MOST_BODY", 1000)
         many = chunks(*[b" " * 100] * 100)
         refused(await client.post("/api/turns", content=many, headers=JSON), 413, "too_large")
         other = {"content-type": "text/plain"}

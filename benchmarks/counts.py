@@ -22,8 +22,8 @@ FEW, ROUNDS = 4, 100
 CEILINGS = {
     "calls a round": 4_250,
     "own calls a round": 1_265,
-    "modules of the first Agent": 165,
-    "modules of a Workflow": 50,
+    "modules of the first Agent": 151,
+    "modules of a Workflow": 44,
 }
 """More than this is a regression. The aim is 3,000, 900, 150 and 40."""
 LOADED = "import sys; {make}; print(sum(name.startswith('fsm_agent') for name in sys.modules))"

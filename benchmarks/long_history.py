@@ -30,7 +30,7 @@ from fsm_agent import Agent
 from fsm_agent.conversation.compaction import assemble, plan, prune, summary_prompt
 from fsm_agent.conversation.effects import ModelRequest, Runtime
 from fsm_agent.conversation.messages import Message, ToolCall
-from fsm_agent.conversation.wire.copy import WireCopy, format_of
+from fsm_agent.conversation.wire import WireCopy, format_of
 from fsm_agent.conversation.wire.form import Ask, View
 from fsm_agent.providers.openai_port import OpenAIChat
 from fsm_agent.testing import ScriptedServer, repeat, text

@@ -49,7 +49,7 @@ from fsm_agent.sessions.store.reports.records import (
     sessions,
     turn_record,
 )
-from fsm_agent.sessions.store.search.messages import Among, Found, SearchHit, search
+from fsm_agent.sessions.store.search import Among, Found, SearchHit, search
 from fsm_agent.support.redaction import mask, mask_json
 
 LINES = 8

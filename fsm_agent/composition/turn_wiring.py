@@ -15,7 +15,7 @@ from fsm_agent.conversation.result import (
     TurnUsage,
     VisitedState,
 )
-from fsm_agent.conversation.wire.copy import WireCopy
+from fsm_agent.conversation.wire import WireCopy
 from fsm_agent.errors import ConfigError, StoreError
 from fsm_agent.fsm.base_turn import with_counters
 from fsm_agent.fsm.codec import restore
@@ -27,7 +27,7 @@ from fsm_agent.providers.catalog import total_cost
 from fsm_agent.sessions import Session
 from fsm_agent.sessions.store import Closing, Store
 from fsm_agent.sessions.store.rewind import AGENT_SETTINGS, Position
-from fsm_agent.sessions.store.search.messages import keep_up
+from fsm_agent.sessions.store.search import keep_up
 from fsm_agent.sessions.turn import TurnEnding
 from fsm_agent.settings.model import Settings, Storage
 from fsm_agent_states.build_messages import build_messages, recompose

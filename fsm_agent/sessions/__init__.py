@@ -16,7 +16,7 @@ from fsm_agent.conversation.messages import NO_USAGE, Message, StoredPrompt, Usa
 from fsm_agent.conversation.token_meter import CompactionGuard, ContextMeter
 
 if TYPE_CHECKING:
-    from fsm_agent.conversation.wire.copy import WireCopy
+    from fsm_agent.conversation.wire import WireCopy
 
 
 @dataclass(frozen=True, slots=True)

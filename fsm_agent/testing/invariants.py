@@ -20,7 +20,7 @@ from fsm_agent.conversation.effects import ApiMode, Runtime
 from fsm_agent.conversation.history import violations
 from fsm_agent.conversation.messages import Message
 from fsm_agent.conversation.result import TurnResult
-from fsm_agent.conversation.wire.copy import WireCopy, format_of
+from fsm_agent.conversation.wire import WireCopy, format_of
 from fsm_agent.conversation.wire.form import Ask, Format, View
 from fsm_agent.fsm.journal import Exchange
 from fsm_agent.fsm.machine import TurnLike

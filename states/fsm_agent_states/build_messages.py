@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Literal
 
 from fsm_agent.conversation.effects import CheckSignals, Failure, ModelRequest, Runtime, Tell
-from fsm_agent.conversation.wire.copy import format_of
+from fsm_agent.conversation.wire import format_of
 from fsm_agent.conversation.wire.form import Ask, View
 from fsm_agent_states.logic import facts
 from fsm_agent_states.logic.facts import output_cap

@@ -17,7 +17,7 @@ from fsm_agent.conversation.effects import ModelRequest, Runtime
 from fsm_agent.conversation.messages import Message
 from fsm_agent.conversation.result import ExitReason
 from fsm_agent.conversation.vendors import SILENCE
-from fsm_agent.conversation.wire.copy import WireCopy
+from fsm_agent.conversation.wire import WireCopy
 from fsm_agent.fsm.base_turn import BaseTurn, OutcomeName
 from fsm_agent.fsm.codec import PART, assemble
 from fsm_agent.fsm.table import Row

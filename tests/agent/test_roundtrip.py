@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from fsm_agent.conversation.effects import ApiMode, Runtime
 from fsm_agent.conversation.messages import Message, ToolCall
-from fsm_agent.conversation.wire.copy import WireCopy, format_of
+from fsm_agent.conversation.wire import WireCopy, format_of
 from fsm_agent.conversation.wire.form import Ask, View
 
 CHARACTERS = st.characters(codec="utf-8", exclude_characters="\x00")

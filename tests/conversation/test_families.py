@@ -25,7 +25,7 @@ from fsm_agent.conversation.vendors import (
     issuer_of,
     runtime_family,
 )
-from fsm_agent.conversation.wire.copy import WireCopy
+from fsm_agent.conversation.wire import WireCopy
 from fsm_agent.conversation.wire.form import View, dump
 from fsm_agent.fsm.codec import restore
 from fsm_agent.providers.choose import choose

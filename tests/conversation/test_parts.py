@@ -19,7 +19,7 @@ from fsm_agent.conversation.compaction.plan import cut_row, partless
 from fsm_agent.conversation.effects import ApiMode
 from fsm_agent.conversation.messages import Message, ToolCall
 from fsm_agent.conversation.parts import kind_of, name_part, part_of, parts_of, weight
-from fsm_agent.conversation.wire.copy import WireCopy
+from fsm_agent.conversation.wire import WireCopy
 from fsm_agent.conversation.wire.form import REPAIRED, TAKEN, View, reduced_parts
 from fsm_agent.errors import ConfigError
 

@@ -16,7 +16,7 @@ from fsm_agent.conversation.effects import Runtime
 from fsm_agent.conversation.history import read_history
 from fsm_agent.conversation.messages import Message
 from fsm_agent.conversation.vendors import issuer_of
-from fsm_agent.conversation.wire.copy import WireCopy
+from fsm_agent.conversation.wire import WireCopy
 from fsm_agent.conversation.wire.form import View
 from fsm_agent.errors import ConfigError
 from fsm_agent.testing import text

@@ -19,7 +19,7 @@ from pydantic import BaseModel, Field, TypeAdapter
 
 from fsm_agent.conversation.effects import ApiMode, OutputSpec, Runtime, ToolSpec
 from fsm_agent.conversation.messages import Message, ToolCall
-from fsm_agent.conversation.wire.copy import WireCopy, format_of
+from fsm_agent.conversation.wire import WireCopy, format_of
 from fsm_agent.conversation.wire.form import Ask, View
 from fsm_agent.conversation.wire.options import (
     TAKEN,

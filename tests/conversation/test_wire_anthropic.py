@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from fsm_agent.conversation.effects import ApiMode, Runtime, ToolSpec
 from fsm_agent.conversation.messages import Message, ToolCall
-from fsm_agent.conversation.wire.copy import WireCopy, format_of
+from fsm_agent.conversation.wire import WireCopy, format_of
 from fsm_agent.conversation.wire.form import Ask, View
 from fsm_agent.settings.model import Effort
 from tests.helpers.closed_types import adapter

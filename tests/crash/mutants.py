@@ -14,8 +14,8 @@ from fsm_agent.conversation.effects import MODEL, TOOL, RunTool
 from fsm_agent.fsm.journal import UNKNOWN, Step
 from fsm_agent.request import Flush, Needed, flush_of
 from fsm_agent.sessions.store.database import Job
+from fsm_agent.sessions.store.journal import Closing
 from fsm_agent.sessions.store.journal.conversation_journal import ConversationLog, ConversationRecording
-from fsm_agent.sessions.store.journal.log import Closing
 from tests.crash.scene import CrashingDatabase, assert_takes_the_place, logging_with
 
 

@@ -19,8 +19,8 @@ from fsm_agent.errors import ConfigError, OwnershipLost, SessionBusy
 from fsm_agent.fsm.journal import Exchange, Step
 from fsm_agent.sessions.store import Claim, Store
 from fsm_agent.sessions.store.fence import Fence, Fences
+from fsm_agent.sessions.store.journal import Closing
 from fsm_agent.sessions.store.journal.conversation_journal import ConversationLog
-from fsm_agent.sessions.store.journal.log import Closing
 from fsm_agent.testing import FakeClock, ScriptedModel, call, repeat, text, tools
 from tests.crash.scene import assert_takes_the_place, logging_with
 from tests.helpers.on_postgres import database_class

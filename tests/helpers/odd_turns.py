@@ -22,7 +22,7 @@ from fsm_agent import Agent, TurnResult
 from fsm_agent.conversation.effects import ApiMode, Runtime
 from fsm_agent.conversation.history import violations
 from fsm_agent.conversation.messages import Message
-from fsm_agent.conversation.wire.copy import WireCopy, format_of
+from fsm_agent.conversation.wire import WireCopy, format_of
 from fsm_agent.conversation.wire.form import Ask, View
 from fsm_agent.providers.reply_values import MOST_TOKENS
 from fsm_agent.providers.scripted.replies import Reply, call, text, tools

@@ -15,7 +15,7 @@ from fsm_agent.conversation.effects import ApiMode
 from fsm_agent.conversation.history import violations
 from fsm_agent.conversation.messages import Message, ToolCall
 from fsm_agent.conversation.vendors import family_of
-from fsm_agent.conversation.wire.copy import WireCopy
+from fsm_agent.conversation.wire import WireCopy
 from fsm_agent.conversation.wire.form import View
 from fsm_agent.support.texts import clean
 

@@ -11,7 +11,7 @@ import pytest
 
 from fsm_agent.conversation.messages import Message
 from fsm_agent.conversation.vendors import runtime_family
-from fsm_agent.conversation.wire.copy import WireCopy
+from fsm_agent.conversation.wire import WireCopy
 from fsm_agent.conversation.wire.form import View
 from fsm_agent.errors import ConfigError
 from fsm_agent.providers.catalog import silence_of

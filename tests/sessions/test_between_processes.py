@@ -25,7 +25,7 @@ from fsm_agent.sessions.store.rows import (
     insert_session,
     lineage,
 )
-from fsm_agent.sessions.store.search.messages import Among, search
+from fsm_agent.sessions.store.search import Among, search
 from fsm_agent.support.files import take
 from fsm_agent.testing import ScriptedModel, call, overflow, repeat, text, tools
 from fsm_agent.toolsets.agent.todo import newest_result

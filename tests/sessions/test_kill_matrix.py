@@ -13,7 +13,7 @@ import pytest
 from fsm_agent.conversation.effects import Point, Runtime
 from fsm_agent.conversation.history import violations
 from fsm_agent.conversation.messages import Message
-from fsm_agent.conversation.wire.copy import WireCopy
+from fsm_agent.conversation.wire import WireCopy
 from fsm_agent.conversation.wire.form import View
 from fsm_agent.testing.wires import chat_rows
 from fsm_agent_states.table import TURN

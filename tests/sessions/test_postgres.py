@@ -31,7 +31,7 @@ from fsm_agent.sessions.store.postgres.database import PostgresDatabase
 from fsm_agent.sessions.store.postgres.writer import WriterLink
 from fsm_agent.sessions.store.reports.spending import Spending
 from fsm_agent.sessions.store.schema import VERSIONS
-from fsm_agent.sessions.store.search.messages import search
+from fsm_agent.sessions.store.search import search
 from fsm_agent.sessions.store.transfer.copying import copy_store
 from fsm_agent.sessions.store.transfer.export import export_session
 from fsm_agent.testing import FakeClock, ScriptedModel, call, text, tools

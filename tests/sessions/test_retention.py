@@ -11,7 +11,7 @@ from fsm_agent.errors import ConfigError
 from fsm_agent.sessions.store import Store, store_for
 from fsm_agent.sessions.store.retention import old, remove
 from fsm_agent.sessions.store.schema import health
-from fsm_agent.sessions.store.search.messages import search
+from fsm_agent.sessions.store.search import search
 from fsm_agent.testing import call, text, tools
 from tests.helpers.command_line import Cli
 from tests.helpers.store_homes import agent, left_unfinished

@@ -17,16 +17,8 @@ from hypothesis import strategies as st
 from fsm_agent.errors import ConfigError, StoreError
 from fsm_agent.sessions.store import Store
 from fsm_agent.sessions.store.rows import json_with_checksum, loads
+from fsm_agent.sessions.store.search import SCAN, Among, catch_up, keep_up, pending, search, snippet_of
 from fsm_agent.sessions.store.search.fts5 import index_batch
-from fsm_agent.sessions.store.search.messages import (
-    SCAN,
-    Among,
-    catch_up,
-    keep_up,
-    pending,
-    search,
-    snippet_of,
-)
 from fsm_agent.sessions.store.search.text_analysis import fold, plain_text, query_of
 from fsm_agent.testing import call, text, tools
 from fsm_agent.toolsets.agent.recall import around, by_words, recent

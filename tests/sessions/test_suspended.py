@@ -388,7 +388,7 @@ def test_a_question_that_cannot_be_stored_is_denied(world: World, monkeypatch: p
     def full(c: Any) -> None:
         raise sqlite3.OperationalError("database or disk is full")
 
-    monkeypatch.setattr("fsm_agent.sessions.store.journal.log.note_waits", lambda *given: full)
+    monkeypatch.setattr("fsm_agent.sessions.store.journal.note_waits", lambda *given: full)
     agent = world.agent([tools(DROP, call("look", {"at": "it"})), text("well")])
     result = agent.run_conversation("please")
     words = "denied: no answer has come yet, and the question cannot be written down"

@@ -18,7 +18,7 @@ from fsm_agent import Agent
 from fsm_agent.conversation.effects import Runtime
 from fsm_agent.conversation.history import violations
 from fsm_agent.conversation.messages import Message, ToolCall
-from fsm_agent.conversation.wire.copy import WireCopy, format_of
+from fsm_agent.conversation.wire import WireCopy, format_of
 from fsm_agent.conversation.wire.form import WIRES, Ask, View
 from fsm_agent.fsm.properties import Change, VisitChange, may
 from fsm_agent.fsm.table import Table, end, go, lines_of, on

@@ -12,7 +12,7 @@ import pytest
 
 from fsm_agent import Agent
 from fsm_agent.conversation.effects import ApiMode, ToolSpec
-from fsm_agent.conversation.wire.copy import format_of
+from fsm_agent.conversation.wire import format_of
 from fsm_agent.errors import ConfigError
 from fsm_agent.request import Effect
 from fsm_agent.runtime.clock import SystemClock

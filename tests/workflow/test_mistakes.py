@@ -20,7 +20,7 @@ from fsm_agent.fsm.journal import UNKNOWN, reply_record, request_record
 from fsm_agent.fsm.properties import Property, Watch, at_most, enters, eventually, exits, never
 from fsm_agent.fsm.table import Counter, Rung, Table, end, go, left, lines_of, on
 from fsm_agent.request import Effect, Request
-from fsm_agent.sessions.store.journal.log import Recorded, Recording
+from fsm_agent.sessions.store.journal import Recorded, Recording
 from fsm_agent.testing import text
 from fsm_agent_states.table import TURN
 from tests.helpers.store_homes import agent

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from fsm_agent.sessions.store.database import Database
-from fsm_agent.sessions.store.journal.log import Closing, Recording, TurnLog
+from fsm_agent.sessions.store.journal import Closing, Recording, TurnLog
 from fsm_agent.sessions.store.sqlite import SqliteDatabase
 from fsm_agent.sessions.store.store import Begun, Claim, NewTurn, Store, store_for
 

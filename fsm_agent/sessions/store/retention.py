@@ -15,7 +15,7 @@ from fsm_agent.errors import ConfigError
 from fsm_agent.sessions.store.database import Database, SqlConnection
 from fsm_agent.sessions.store.kept_values import OF_SESSIONS, OF_TURNS
 from fsm_agent.sessions.store.rows import forget_unused
-from fsm_agent.sessions.store.search.messages import full_text
+from fsm_agent.sessions.store.search import full_text
 from fsm_agent.sessions.store.store import Store
 
 DAY = 86_400.0

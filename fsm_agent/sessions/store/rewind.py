@@ -17,7 +17,7 @@ from fsm_agent.sessions import Session
 from fsm_agent.sessions.store import rows as contents
 from fsm_agent.sessions.store.database import Job
 from fsm_agent.sessions.store.fence import Fence
-from fsm_agent.sessions.store.journal.log import Recording
+from fsm_agent.sessions.store.journal import Recording
 from fsm_agent.sessions.store.journal.read import Effect, TurnInfo, Turns
 from fsm_agent.sessions.store.names import free_title
 from fsm_agent.sessions.store.pending import PendingItems

@@ -64,7 +64,7 @@ from fsm_agent.sessions import Session
 from fsm_agent.sessions.store import rows
 from fsm_agent.sessions.store.database import Durability, Job, SqlConnection
 from fsm_agent.sessions.store.fence import Fence
-from fsm_agent.sessions.store.journal.log import Recording
+from fsm_agent.sessions.store.journal import Recording
 from fsm_agent.sessions.store.journal.read import TurnInfo, close_out, give_up, open_turns, refuse_all
 from fsm_agent.sessions.store.rows import (
     ELSEWHERE,

@@ -44,7 +44,7 @@ from fsm_agent.sessions.store.schema import FILE
 from fsm_agent.sessions.store.sqlite import SqliteDatabase
 
 if TYPE_CHECKING:
-    from fsm_agent.conversation.wire.copy import WireCopy
+    from fsm_agent.conversation.wire import WireCopy
     from fsm_agent.fsm.pause_point import PausePoint
     from fsm_agent.runtime.budget import IterationBudget
     from fsm_agent.runtime.clock import WorkTime

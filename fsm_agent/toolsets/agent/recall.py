@@ -17,15 +17,7 @@ from fsm_agent.errors import ConfigError, StoreError
 from fsm_agent.sessions.store import Store
 from fsm_agent.sessions.store.database import Database, SqlConnection
 from fsm_agent.sessions.store.rows import compaction_chain, descendants, lineage, loads
-from fsm_agent.sessions.store.search.messages import (
-    KEPT,
-    STANDING,
-    Among,
-    SearchHit,
-    Standing,
-    search,
-    snippet_of,
-)
+from fsm_agent.sessions.store.search import KEPT, STANDING, Among, SearchHit, Standing, search, snippet_of
 from fsm_agent.sessions.store.search.text_analysis import plain_text, query_of
 from fsm_agent.support.texts import shorten
 from fsm_agent.tools import Tool, ToolFailure, tool

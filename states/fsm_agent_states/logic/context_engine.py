@@ -48,7 +48,7 @@ from fsm_agent.conversation.token_meter import (
     threshold,
     tokens_of,
 )
-from fsm_agent.conversation.wire.copy import WireCopy, format_of
+from fsm_agent.conversation.wire import WireCopy, format_of
 from fsm_agent.conversation.wire.form import Ask, View
 from fsm_agent.support.texts import shorten, split_reasoning
 from fsm_agent_states.logic import facts

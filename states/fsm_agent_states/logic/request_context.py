@@ -11,7 +11,7 @@ import json
 
 from fsm_agent.conversation.effects import FINAL, ModelRequest, OutputMode, OutputSpec, ToolSpec
 from fsm_agent.conversation.token_meter import threshold
-from fsm_agent.conversation.wire.copy import format_of
+from fsm_agent.conversation.wire import format_of
 from fsm_agent.conversation.wire.options import mode_of, without_answer_patterns
 from fsm_agent_states.turn import TurnState
 

@@ -7,7 +7,7 @@ the shape, and what must hold at every request and at every end; ``WIRES`` says 
 tested.
 
 Rows from before the turn may be anything: a caller supplies them, or another program wrote them. The writer
-mends them (``fsm_agent.conversation.wire.copy``): a conversation that does not begin with the user is given a
+mends them (``fsm_agent.conversation.wire``): a conversation that does not begin with the user is given a
 beginning, and a call without a result is left out. A turn's own rows must need none of it: a call of its own
 that is left out is work that the model does not know of. Rows that the settings put before every conversation
 are no part of the transcript: they may begin it in its place, and never end it.

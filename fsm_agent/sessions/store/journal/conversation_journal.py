@@ -47,7 +47,7 @@ from fsm_agent.providers.catalog import price_of, total_cost
 from fsm_agent.request import IDEMPOTENT, PURE, UNSAFE
 from fsm_agent.sessions import Session
 from fsm_agent.sessions.store.database import Job, SqlConnection
-from fsm_agent.sessions.store.journal.log import (
+from fsm_agent.sessions.store.journal import (
     END,
     LAST,
     LET_GO,

@@ -71,6 +71,12 @@ class TimeLimit:
         return TimeLimit(left / of, self.tell, self._clock)
 
 
+def usual() -> TimeLimit:
+    """Return the time limit of a report for which none is given. It counts processor time, so that a busy
+    machine reports the same."""
+    return TimeLimit(SECONDS, clock=time.process_time)
+
+
 def endless() -> TimeLimit:
     """Return a time limit that never ends."""
     return TimeLimit(inf)

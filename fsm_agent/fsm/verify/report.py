@@ -323,9 +323,9 @@ def verify_table(
     are the states whose visits are bounded, by default those that a cap counts. ``small=False`` leaves out
     all searches: small scopes, dead rows, runs that reach the bounds.
 
-    ``within`` is the time for everything but proofs, by default 20 seconds of the processor; bounds for which it was
-    too short say so. Faults are findings of the report;
-    ``TableError`` is raised only for a line that tests too many budgets."""
+    ``within`` is the time for everything but proofs, by default 20 seconds of the processor; bounds for which
+    it was too short say so. Faults are findings of the report; ``TableError`` is raised only for a line that
+    tests too many budgets."""
     within = within or usual()
     inner: dict[str, Report] = {}
     for number, one in enumerate(table.within.values()):

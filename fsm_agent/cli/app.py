@@ -307,7 +307,10 @@ def verify(
         typer.Option(metavar="FILE", help="Write what the proof rests on, for check_certificate.py."),
     ] = None,
     time: Annotated[
-        float, typer.Option(metavar="SECONDS", help="Time for the bounds; those not refined in it say so.")
+        float,
+        typer.Option(
+            metavar="SECONDS", help="Processor time for the bounds; those not refined in it say so."
+        ),
     ] = 20.0,
     long: Annotated[bool, typer.Option("--long", help="Print the proof too.")] = False,
     json: Json = False,

@@ -9,9 +9,12 @@ from fsm_agent.diagram.model import words
 from fsm_agent.fsm.properties import SAME, Change
 from fsm_agent.fsm.table import Table
 from fsm_agent.fsm.verify import Report, verify_table
+from fsm_agent.fsm.verify.reach import TimeLimit
 from fsm_agent.fsm.verify.report import EVERY
 
 ROOM = 200  # letters of the longest formula that is shown; `fsm-agent verify` prints them all
+SECONDS = 60.0
+"""Of processor time for the searches of a page. Those of the turn take about three."""
 
 WHY_UPPER = (
     (
@@ -80,7 +83,7 @@ def proof_lines(table: Table) -> tuple[str, ...]:
 
 def proof_page(table: Table, limits: Mapping[str, int] | None = None) -> str:
     """Checks, ranking and bounds as Markdown; figures are for ``limits``."""
-    report = verify_table(table, limits)
+    report = verify_table(table, limits, within=TimeLimit(SECONDS))
     lines = [
         f"# What is proved of the {table.name} table",
         "",

@@ -6,17 +6,19 @@ from __future__ import annotations
 import json
 import re
 import shlex
+import time
 import xml.etree.ElementTree as ET
 from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
+from itertools import count
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
-from examples import nested
+from examples import nested, order
 from fsm_agent import Agent
 from fsm_agent.diagram import FORMATS, Layout, render, written
 from fsm_agent.diagram.__main__ import files, main, stale, write
@@ -25,7 +27,7 @@ from fsm_agent.diagram.geometry import text_width, wrap_text
 from fsm_agent.diagram.graph_languages import lay_out
 from fsm_agent.diagram.layout import COLUMN, automatic
 from fsm_agent.diagram.model import diagram_of, words
-from fsm_agent.diagram.proof import proof_lines
+from fsm_agent.diagram.proof import proof_lines, proof_page
 from fsm_agent.diagram.runs import runs_of
 from fsm_agent.diagram.scene import Scene, scene_of
 from fsm_agent.errors import ConfigError
@@ -41,6 +43,7 @@ from tests.helpers.diagram_tables import OTHER, SMALL, USUAL, coverage_of, steps
 from tests.helpers.processes import ran
 from tests.helpers.tables import courier
 
+ROOT = Path(__file__).parents[2]
 BOUND = "sends ≤ blocks·(1 + overflows + retries·(1 + rebuilds)) + repairs + rekeys + fallbacks"
 PROOF = ("Every turn ends.", BOUND)
 
@@ -237,6 +240,14 @@ def test_a_changed_or_missing_file_is_stale(tmp_path: Path) -> None:
     assert write(tmp_path / "new", fresh) == ["small.svg", "small.md"]
 
 
+def test_a_busy_machine_writes_the_same_proofs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One on which an hour passes between any two looks at the clock."""
+    hours = count(0, 3_600)
+    monkeypatch.setattr(time, "monotonic", lambda: next(hours))
+    kept = ROOT / "examples/diagrams/order/order.proofs.md"
+    assert proof_page(order.TABLE, order.LIMITS) == kept.read_text(encoding="utf-8")
+
+
 def test_the_command_writes_checks_and_explains(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     table = ["--table", "tests.helpers.diagram_tables:SMALL"]
     assert main(["--check", str(tmp_path), *table]) == 1
@@ -399,9 +410,6 @@ def test_turns_that_name_each_other_end(tmp_path: Path) -> None:
     file.write_text("\n".join(map(json.dumps, lines)))
     (run,) = runs_of(str(file))
     assert [one.id for one in (run, *run.below())] == ["a", "c", "b"]
-
-
-ROOT = Path(__file__).parents[2]
 
 
 # The command line

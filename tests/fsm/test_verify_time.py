@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import re
-import threading
 from math import prod
 
 import pytest
 
 from fsm_agent.errors import ConfigError
 from fsm_agent.fsm.verify import bounds, examine, search, verify_table
-from fsm_agent.fsm.verify.reach import TimeLimit, limit_names, usual
+from fsm_agent.fsm.verify.reach import TimeLimit, limit_names
 from tests.fsm.test_verify_random import random_table, some_limits
 from tests.helpers.tables import chain, courier, nested
 
@@ -28,12 +27,6 @@ class TickingClock:
 
 def ticking(seconds: float) -> TimeLimit:
     return TimeLimit(seconds, clock=TickingClock())
-
-
-def test_the_time_for_a_report_does_not_pass_while_others_have_the_processor() -> None:
-    left = usual().share(1)
-    threading.Event().wait(0.5)
-    assert left.share(1).seconds > left.seconds - 0.4
 
 
 def test_a_bound_that_was_not_refined_says_so_and_is_never_too_small() -> None:

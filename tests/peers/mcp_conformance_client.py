@@ -53,10 +53,16 @@ async def main(url: str) -> None:
     given: dict[str, Any] = {"url": url, "approval": "never"}
     if scenario.startswith("auth/"):
         known = json.loads(context or "{}")
-        given["oauth"] = {name: known[name] for name in ("client_id", "client_secret") if name in known} | {
+        names = {
+            "client_id": "client_id",
+            "client_secret": "client_secret",
+            "private_key_pem": "private_key",
+            "signing_algorithm": "algorithm",
+        }
+        given["oauth"] = {ours: known[name] for name, ours in names.items() if name in known} | {
             "client_metadata_url": "https://conformance-test.local/client-metadata.json"
         }
-        if scenario == "auth/client-credentials-basic":
+        if scenario.startswith("auth/client-credentials-"):
             given["oauth"]["issuer"] = await find_issuer(url)
         else:
             await log_in("s", ServerConfig.model_validate(given), home, {}, browse, 25)

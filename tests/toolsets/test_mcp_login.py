@@ -5,14 +5,16 @@ from __future__ import annotations
 
 import json
 import stat
-import threading
 from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlencode
 
 import httpx2
+import jwt
 import pytest
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
 from fsm_agent.errors import ConfigError
 from fsm_agent.support.files import LOGINS
@@ -53,7 +55,7 @@ class Server(HttpServer):
         self.valid: set[str] = set()
         self.asked: list[str] = []
         self.lasts, self.refreshes, self.made = 3_600, True, 0
-        self.over = threading.Event()
+        self.assertion = ""
 
     def answer(self, asked: Asked) -> Answer:
         path, _, query = asked.path.partition("?")
@@ -78,6 +80,7 @@ class Server(HttpServer):
             case "/token":
                 given = {name: values[0] for name, values in parse_qs(asked.raw.decode()).items()}
                 self.asked.append(given["grant_type"])
+                self.assertion = given.get("client_assertion", "")
                 if given["grant_type"] == "refresh_token" and not self.refreshes:
                     return _json({"error": "invalid_grant"}, 400)
                 self.made += 1
@@ -242,10 +245,43 @@ async def test_a_client_that_the_issuer_knows_needs_no_person(server: Server, tm
     assert "/token" not in server.asked, "the secret goes to its issuer alone"
 
 
+async def test_a_client_may_sign_with_a_key_that_is_sent_nowhere(
+    server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    key = ec.generate_private_key(ec.SECP256R1())
+    pem = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()).decode()
+    monkeypatch.setenv("SIGNING_KEY", pem)
+    known = {
+        "client_id": "mine",
+        "private_key": "${SIGNING_KEY}",
+        "algorithm": "ES256",
+        "issuer": server.root,
+    }
+    async with bench(tmp_path, {"s": server.config(**known)}) as table:
+        assert await table.ready() == ()
+    claims = jwt.decode(server.assertion, key.public_key(), algorithms=["ES256"], audience=server.root)
+    assert (claims["iss"], claims["sub"]) == ("mine", "mine")
+    assert not (tmp_path / LOGINS).exists()
+    monkeypatch.setenv("SIGNING_KEY", "no-key-at-all")
+    server.asked.clear()
+    server.valid = set()
+    async with bench(tmp_path, {"s": server.config(**known)}) as table:
+        (line,) = await table.ready()
+        assert "private_key cannot sign" in line
+        assert "a private key in PEM for ES256" in line
+        assert "no-key-at-all" not in line
+    assert "/token" not in server.asked
+
+
 @pytest.mark.parametrize(
     ("oauth", "says"),
     [
-        ({"issuer": "https://a.example.org"}, "an issuer alone.*with client_id and client_secret"),
+        ({"client_id": "x", "private_key": "k"}, "a private_key without an issuer"),
+        (
+            {"issuer": "https://a.example.org", "client_id": "x", "client_secret": "y", "private_key": "k"},
+            "a private_key and a client_secret",
+        ),
+        ({"issuer": "https://a.example.org"}, "an issuer alone.*with client_id, and with client_secret"),
         (
             {"issuer": "http://a.example.org", "client_id": "x", "client_secret": "y"},
             r"issuer http://a\.example\.org.*https://",

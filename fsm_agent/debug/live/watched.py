@@ -9,6 +9,7 @@ import os
 import subprocess
 import tempfile
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
@@ -334,7 +335,9 @@ class Watched:
 
 
 def _report(version: Version) -> Report:
-    return verify_table(version.table, version.limits, small=False, within=TimeLimit(REFINE))
+    return verify_table(
+        version.table, version.limits, small=False, within=TimeLimit(REFINE, clock=time.monotonic)
+    )
 
 
 def _findings(report: Report) -> tuple[str, ...]:

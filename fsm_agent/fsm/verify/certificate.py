@@ -17,7 +17,7 @@ from fsm_agent.fsm.properties import BROKEN, AtMostProperty, Holds, Promises, re
 from fsm_agent.fsm.table import Row, Table
 from fsm_agent.fsm.verify.formulas import bounds
 from fsm_agent.fsm.verify.properties import Product, PropertyVerdict, induct, judge, paying_counter
-from fsm_agent.fsm.verify.reach import TimeLimit, inner_limits, limit_names, usual
+from fsm_agent.fsm.verify.reach import TimeLimit, inner_limits, limit_names
 from fsm_agent.fsm.verify.worst_case import Flow, Law, all_known, can_solve
 
 Json = dict[str, Any]
@@ -34,7 +34,7 @@ def certificate(
     ``limits``, the values of ``all_limit_names``; there are none without limits or without the extra
     ``bounds``. ``runs=False`` leaves out the runs that reach them. Raises ``ConfigError`` for a table that is
     not proved, and for a property that has neither a proof by induction nor a run that breaks it."""
-    proof, within = examine(table), within or usual()
+    proof, within = examine(table), within or TimeLimit(20)
     if proof.faults:
         raise ConfigError("there is no certificate", table.name, "a table that is proved")
     rows = {row.id: number for number, row in enumerate(table.rows)}

@@ -46,19 +46,20 @@ PROMELA: GuardWords = ("!", "&&", "||", "true", "false")
 
 
 class TimeLimit:
-    """``seconds`` from now on. ``tell`` is called with the current step in a few words; ``clock`` gives
-    seconds. Raises ``ConfigError`` for a negative time."""
+    """``seconds`` from now on: of processor time, so that a busy machine finds as much, or of another
+    ``clock``. ``tell`` is called with the current step in a few words. Raises ``ConfigError`` for a negative
+    time."""
 
     def __init__(
         self,
         seconds: float,
         tell: Callable[[str], None] = lambda _: None,
-        clock: Callable[[], float] = time.monotonic,
+        clock: Callable[[], float] | None = None,
     ) -> None:
         if not seconds >= 0:
             raise ConfigError("the time for a report is out of range", seconds, "0 seconds or more")
-        self.seconds, self.tell, self._clock = seconds, tell, clock
-        self._ends = clock() + seconds
+        self.seconds, self.tell, self._clock = seconds, tell, clock or time.process_time
+        self._ends = self._clock() + seconds
 
     @property
     def over(self) -> bool:
@@ -69,12 +70,6 @@ class TimeLimit:
         """Give a part of the remaining time to a part of the work: a half for ``of=2``."""
         left = max(self._ends - self._clock(), 0.0)
         return TimeLimit(left / of, self.tell, self._clock)
-
-
-def usual() -> TimeLimit:
-    """Return the time limit of a report for which none is given. It counts processor time, so that a busy
-    machine reports the same."""
-    return TimeLimit(SECONDS, clock=time.process_time)
 
 
 def endless() -> TimeLimit:

@@ -15,7 +15,7 @@ from fsm_agent.fsm.verify.cover import cover
 from fsm_agent.fsm.verify.faults import repairs
 from fsm_agent.fsm.verify.formulas import Bound, bounds
 from fsm_agent.fsm.verify.properties import induct, judge, run_in_words
-from fsm_agent.fsm.verify.reach import Scope, TimeLimit, inner_limits, limit_names, small_scopes, usual
+from fsm_agent.fsm.verify.reach import SECONDS, Scope, TimeLimit, inner_limits, limit_names, small_scopes
 from fsm_agent.fsm.verify.worst_case import Known, all_known, can_solve, visits
 from fsm_agent.support.installation import install_command
 
@@ -323,10 +323,10 @@ def verify_table(
     are the states whose visits are bounded, by default those that a cap counts. ``small=False`` leaves out
     all searches: small scopes, dead rows, runs that reach the bounds.
 
-    ``within`` is the time for everything but proofs, by default 20 seconds of the processor; bounds for which
-    it was too short say so. Faults are findings of the report; ``TableError`` is raised only for a line that
-    tests too many budgets."""
-    within = within or usual()
+    ``within`` is the processor time for all but proofs, by default 20 seconds; bounds for which it was too
+    short say so. Faults are findings of the report; ``TableError`` is raised only for a line that tests too
+    many budgets."""
+    within = within or TimeLimit(SECONDS)
     inner: dict[str, Report] = {}
     for number, one in enumerate(table.within.values()):
         share = within.share(len(table.within) - number + 1)

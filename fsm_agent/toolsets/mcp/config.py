@@ -66,20 +66,35 @@ class OAuth(_McpModel):
     ``client_metadata_url``: an https address that describes this client. ``callback_port`` of this machine,
     where the browser comes back to; 0 for any. The server says which scopes are asked for. ``issuer``: the
     authorization server that knows the client and its secret; with it no person logs in, and the secret is
-    sent nowhere else."""
+    sent nowhere else. ``private_key``: in place of the secret, a key in PEM as ``${VAR}`` that signs each
+    request for a token by ``algorithm``; it is sent nowhere."""
 
     client_id: str | None = None
     client_secret: str | None = None
     client_metadata_url: str | None = None
     callback_port: Annotated[int, Field(ge=0, le=65_535)] = 0
     issuer: str | None = None
+    private_key: str | None = None
+    algorithm: Literal["RS256", "RS384", "RS512", "PS256", "ES256", "ES384", "ES512", "EdDSA"] = "RS256"
+
+    @property
+    def secret(self) -> str | None:
+        """What proves who the client is, as the user wrote it."""
+        return self.private_key or self.client_secret
 
     @model_validator(mode="after")
     def _without_a_person(self) -> Self:
+        if self.private_key and (self.issuer is None or self.client_secret):
+            raise name_taken(
+                "a private_key " + ("and a client_secret" if self.issuer else "without an issuer"),
+                "a private_key with issuer and client_id, and without client_secret",
+            )
         if self.issuer is None:
             return self
-        if not (self.client_id and self.client_secret):
-            raise name_taken("an issuer alone", "an issuer with client_id and client_secret")
+        if not (self.client_id and self.secret):
+            raise name_taken(
+                "an issuer alone", "an issuer with client_id, and with client_secret or private_key"
+            )
         parts = urlsplit(self.issuer)
         if parts.scheme != "https" and not (parts.scheme == "http" and parts.hostname in HERE):
             raise name_taken(f"issuer {mask(self.issuer)}", "https://, or http:// to this machine")

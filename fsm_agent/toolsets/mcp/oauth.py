@@ -13,8 +13,13 @@ from html import escape
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
+import jwt
 from mcp.client.auth import OAuthClientProvider, OAuthFlowError
-from mcp.client.auth.extensions.client_credentials import ClientCredentialsOAuthProvider
+from mcp.client.auth.extensions.client_credentials import (
+    ClientCredentialsOAuthProvider,
+    PrivateKeyJWTOAuthProvider,
+    SignedJWTParameters,
+)
 from mcp.shared.auth import (
     AuthorizationCodeResult,
     OAuthClientInformationFull,
@@ -25,6 +30,7 @@ from mcp.shared.auth import (
 )
 from pydantic import AnyUrl
 
+from fsm_agent.errors import ConfigError
 from fsm_agent.support.redaction import keep_secret
 from fsm_agent.toolsets.mcp.config import OAuth
 from fsm_agent.toolsets.mcp.logins import Login
@@ -135,11 +141,25 @@ def machine_login(
     url: str, rules: OAuth, client_secret: str | None, secrets: set[str]
 ) -> OAuthClientProvider:
     """Return what signs requests with tokens that the ``issuer`` gives to the client itself; they are added
-    to ``secrets``."""
+    to ``secrets``. Raises ``ConfigError`` for a key that cannot sign."""
     assert rules.client_id is not None
     assert client_secret is not None
-    return ClientCredentialsOAuthProvider(
-        url, _Memory(secrets), rules.client_id, client_secret, issuer=rules.issuer
+    memory, client = _Memory(secrets), rules.client_id
+    if rules.private_key is None:
+        return ClientCredentialsOAuthProvider(url, memory, client, client_secret, issuer=rules.issuer)
+    signing = SignedJWTParameters(
+        issuer=client, subject=client, signing_key=client_secret, signing_algorithm=rules.algorithm
+    )
+    try:
+        jwt.encode({}, client_secret, rules.algorithm)
+    except Exception:  # those of two libraries, which may quote the key
+        raise ConfigError(
+            "private_key cannot sign",
+            "a key that is not shown",
+            f"a private key in PEM for {rules.algorithm}",
+        ) from None
+    return PrivateKeyJWTOAuthProvider(
+        url, memory, client, signing.create_assertion_provider(), issuer=rules.issuer
     )
 
 

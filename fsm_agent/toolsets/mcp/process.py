@@ -361,7 +361,7 @@ def expand_variables(text: str, environment: Mapping[str, str], found: set[str])
 
 def variables_in(config: ServerConfig) -> set[str]:
     """The variables that ``expand_variables`` would look up for a server."""
-    login = (config.oauth.client_secret or "") if config.oauth else ""
+    login = (config.oauth.secret or "") if config.oauth else ""
     texts = (*config.env.values(), *config.headers.values(), config.url or "", login)
     return {match["name"] for text in texts for match in _VARIABLE.finditer(text)}
 
@@ -382,7 +382,7 @@ def secret_values(words: Mapping[str, str]) -> Iterable[str]:
 @dataclass(frozen=True, slots=True)
 class Endpoint:
     """A program to launch, or an address. ``secrets`` must not be shown; the server receives ``roots``.
-    ``client_secret`` of a login. ``plain``: all hosts may be asked without TLS."""
+    ``client_secret`` of a login, or its key. ``plain``: all hosts may be asked without TLS."""
 
     launch: Launch | None
     url: str = field(default="", repr=False)
@@ -399,7 +399,7 @@ def endpoint_of(config: ServerConfig, workdir: Path, environment: Mapping[str, s
     own = all_expanded(config.env, environment, found)
     headers = all_expanded(config.headers, environment, found)
     url = expand_variables(config.url or "", environment, found)
-    login = config.oauth.client_secret if config.oauth else None
+    login = config.oauth.secret if config.oauth else None
     client_secret = expand_variables(login, environment, found) if login else None
     named = (*found, *secret_values(own), *secret_values(headers), client_secret or "")
     secrets = frozenset(filter(None, named))

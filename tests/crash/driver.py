@@ -41,7 +41,7 @@ from fsm_agent.hooks import ShownCall, ShownRequest
 from fsm_agent.request import Effect, Request
 from fsm_agent.sessions.store import Store
 from fsm_agent.settings.model import Settings
-from fsm_agent.support.threads import WORKERS
+from fsm_agent.support.threads import WORKERS, in_a_loop
 from fsm_agent.testing import ScriptedModel, repeat, text
 from tests.crash.mutants import MUTANTS
 from tests.crash.scene import (
@@ -67,10 +67,17 @@ wait."""
 
 
 def warm_up() -> None:
-    """Run the turn once in this process, and wait until nothing of it is left that a fork could trip over."""
+    """Run the turn once in this process, and one that another process left, on the loop that forks use, and wait
+    until nothing of them is left that a fork could trip over. What is imported and compiled meanwhile no fork
+    has to."""
     with folder() as home:
         agent = agent_of(home, Crash())
-        asyncio.run(agent.arun("please", conversation_history=HISTORY))
+        told(agent, in_a_loop(agent.arun("please", conversation_history=HISTORY)))
+        agent.store.close()
+    with folder() as home:
+        in_process(partial(first, home, Crash(("tool", 1))))
+        agent = agent_of(home, Crash())
+        told(agent, in_a_loop(agent.resume(SESSION).arun()))
         agent.store.close()
         del agent
     while threading.active_count() > 1:

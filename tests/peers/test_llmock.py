@@ -10,6 +10,7 @@ import json
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import product
 from typing import Any
 
 import pytest
@@ -23,6 +24,7 @@ from fsm_agent.runtime.ports import Clock
 from fsm_agent.testing import FakeClock
 from fsm_agent.testing.wires import chat_rows
 from tests.helpers.harness import SHOWN, TOOLS, Heard, assert_legal_path
+from tests.helpers.sample import sampled
 from tests.peers.environment import PeerUnavailable
 from tests.peers.llmock import VERSION, LLMock
 
@@ -492,8 +494,10 @@ FAULTS: dict[str, tuple[list[Behaviour], int, tuple[str, str] | None]] = {
 }
 
 
-@pytest.mark.parametrize("model", ["openai-responses:gpt-x", "anthropic:claude-x"])
-@pytest.mark.parametrize("fault", FAULTS)
+@pytest.mark.parametrize(
+    ("fault", "model"),
+    sampled(product(FAULTS, ["openai-responses:gpt-x", "anthropic:claude-x"]), "faults of modes"),
+)
 def test_each_fault_has_the_same_end_in_every_mode(llmock: LLMock, model: str, fault: str) -> None:
     behaviours, attempts, failed = FAULTS[fault]
     noted, note = note_taker()

@@ -42,6 +42,7 @@ from fsm_agent.toolsets.mcp.results import result_of
 from fsm_agent.toolsets.web import Fetched, Fetcher, Reader, text_of_page
 from fsm_agent_states.logic import facts
 from fsm_agent_states.logic.running import check_calls
+from tests.helpers.sample import sampled
 
 SIZE = 1_000_000
 HELD = 0.05
@@ -248,7 +249,7 @@ async def test_a_megabyte_of_each_shape_does_not_hold_the_loop(door: str) -> Non
             await made
 
     await ticking(lambda: work("warm " * 100))
-    for pump in PUMPS:
+    for pump in sampled(PUMPS, f"megabytes for {door}"):
         text = megabyte(pump)
         for _ in range(8):  # a busy machine may hold us up as well
             before, longest, after = slowness(), await ticking(partial(work, text)), slowness()

@@ -21,7 +21,7 @@ from fsm_agent.debug.live.watched import Watched
 from fsm_agent.diagram.versions.load import Version
 from fsm_agent.testing import FakeClock, ScriptedModel, status, text
 from tests.debug.test_live_patch import SHORT
-from tests.helpers.waiting import until
+from tests.helpers.waiting import PATIENCE, until
 
 pytestmark = pytest.mark.slow
 
@@ -135,7 +135,7 @@ def test_the_command_serves_the_page_until_it_is_ended(tmp_path: Path) -> None:
         until(lambda: httpx.get(f"{address}api/live", headers=headers).json()["shown"] is not None)
         assert httpx.get(f"{address}api/live").status_code == 403
         process.terminate()
-        assert process.wait(30) == 128 + signal.SIGTERM
+        assert process.wait(PATIENCE) == 128 + signal.SIGTERM
 
 
 def test_the_prediction_of_a_changed_table_comes_from_recorded_turns(tmp_path: Path) -> None:

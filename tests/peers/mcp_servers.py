@@ -15,6 +15,7 @@ from typing import Any, Self
 
 import pytest
 
+from tests.helpers.waiting import PATIENCE
 from tests.peers.environment import PeerUnavailable, peer_package, peer_python
 
 FILESYSTEM = ("@modelcontextprotocol/server-filesystem", "2026.8.31")
@@ -58,7 +59,7 @@ class EverythingOverHttp:
         self._process = subprocess.Popen(command, env=env, text=True, **pipes)
         said: queue.Queue[str] = queue.Queue()
         threading.Thread(target=_lines, args=(self._process, said), daemon=True).start()
-        while "listening on port" not in said.get(timeout=30):
+        while "listening on port" not in said.get(timeout=PATIENCE):
             pass
 
     def kill(self) -> None:

@@ -19,6 +19,7 @@ from fsm_agent.testing import ScriptedModel, call, text, tools
 from fsm_agent.tools.runner import UNKNOWN_EFFECT
 from tests.helpers.mcp_bench import Bench, bench
 from tests.helpers.processes import alive, children
+from tests.helpers.waiting import until_so
 from tests.peers import mcp_servers
 
 pytestmark = [pytest.mark.slow, pytest.mark.anyio]
@@ -33,10 +34,7 @@ def anyio_backend() -> str:
 
 async def status_of(table: Bench, wanted: str, number: int = 0) -> None:
     """Wait until a server has this status."""
-    end = time.monotonic() + 10
-    while table.servers.servers[number].status != wanted:
-        assert time.monotonic() < end, table.servers.servers[number].status
-        await asyncio.sleep(0.02)
+    await until_so(lambda: table.servers.servers[number].status == wanted, wanted)
 
 
 async def test_all_three_are_listed_in_parallel_and_end_with_their_agent(tmp_path: Path) -> None:

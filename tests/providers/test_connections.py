@@ -18,7 +18,7 @@ from fsm_agent.testing import ScriptedServer, repeat, text
 from tests.helpers.keeper import Keeper
 from tests.helpers.ports import CHAT, KEY, WIRES, Seen, Wire
 from tests.helpers.relay import Relay
-from tests.helpers.waiting import until_so
+from tests.helpers.waiting import PATIENCE, until_so
 
 
 async def ask(port: Any) -> None:
@@ -103,7 +103,7 @@ def test_a_loop_that_ends_closes_open_clients() -> None:
             server.closed.clear()
             asyncio.run(play(server))
             assert (server.connections, pools(server)) == (number, 0)
-            assert server.closed.wait(10)
+            assert server.closed.wait(PATIENCE)
 
 
 def test_a_loop_that_is_closed_without_being_shut_down_leaves_nothing_to_the_next() -> None:
@@ -158,7 +158,7 @@ async def test_the_end_of_a_connection_that_the_loop_had_no_time_to_see_is_seen(
             server.closed.clear()
             assert isinstance(await port.call(CHAT.request(stream=False), Seen()), ModelReply)
             assert server.requests == server.connections == number
-            assert server.closed.wait(10)  # in this thread, the loop's
+            assert server.closed.wait(PATIENCE)  # in this thread, the loop's
         await port.aclose()
 
 

@@ -36,7 +36,7 @@ from fsm_agent.sessions.store.transfer.copying import copy_store
 from fsm_agent.sessions.store.transfer.export import export_session
 from fsm_agent.testing import FakeClock, ScriptedModel, call, text, tools
 from tests.helpers.postgres_server import PostgresServer, programs, running
-from tests.helpers.waiting import until
+from tests.helpers.waiting import PATIENCE, until
 
 pytestmark = [
     pytest.mark.slow,
@@ -128,14 +128,14 @@ def test_a_job_that_is_refused_takes_nothing_of_its_neighbours_with_it(url: str)
 
     def hold(c: SqlConnection) -> None:
         held.set()
-        go_on.wait(30)
+        go_on.wait(PATIENCE)
 
     def fail(c: SqlConnection) -> None:
         c.execute(NOTE, ("refused",))
         raise ConfigError("no")
 
     first = database.submit(hold)
-    held.wait(30)
+    held.wait(PATIENCE)
     jobs = [noting("one"), fail, lambda c: c.execute("SELECT * FROM nothing") and None, noting("two")]
     futures: list[Future[Any]] = [database.submit(job) for job in jobs]
     go_on.set()
@@ -161,7 +161,7 @@ def test_jobs_that_wait_for_each_other_s_rows_all_succeed(url: str) -> None:
             for place, name in enumerate(names):
                 assert c.execute("UPDATE marks SET value = value + 1 WHERE name = ?", (name,)).rowcount == 1
                 if not place and tries[number] == 1:
-                    both.wait(30)
+                    both.wait(PATIENCE)
 
         return job
 
@@ -313,10 +313,10 @@ def test_an_owner_that_lost_its_turn_writes_nothing(url: str, tmp_path: Path) ->
         c.execute(NOTE, ("before",))
         assert c.execute("SELECT 1 FROM turns").fetchone() == (1,)  # all of that has arrived
         fenced.set()
-        go_on.wait(30)
+        go_on.wait(PATIENCE)
 
     writing = database.submit(slow)
-    assert fenced.wait(30)
+    assert fenced.wait(PATIENCE)
     claiming = threading.Thread(target=lambda: asyncio.run(other.claim("t", 7, "other")))
     claiming.start()
     waits = "SELECT COUNT(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND query LIKE '%rank%'"
@@ -354,7 +354,7 @@ def test_what_comes_is_heard_of_without_looking(url: str, tmp_path: Path) -> Non
     assert store.owners.me
     insert = "INSERT INTO controls (turn, command, at) VALUES ('t', 'pause', 0)"
     other.database.write(lambda c: c.execute(insert) and None)
-    assert ear.heard.wait(30)
+    assert ear.heard.wait(PATIENCE)
     assert ear.tables == ["controls"]
     store.close()
     other.close()

@@ -27,7 +27,7 @@ from fsm_agent.sessions.store.search.messages import search
 from fsm_agent.testing import call, text, tools
 from tests.helpers.command_line import Cli
 from tests.helpers.store_homes import agent
-from tests.helpers.waiting import until
+from tests.helpers.waiting import PATIENCE, until
 
 PAGE, ROOT = 4096, Path(__file__).parents[2]
 NEEDLE = "the okapi of the third page"
@@ -287,7 +287,7 @@ def test_a_file_is_checked_once_and_only_writers_wait_for_it(home: Path) -> None
 
     class Slow(SqliteDatabase):
         def _look_through(self) -> None:
-            assert go.wait(20)
+            assert go.wait(PATIENCE)
             looked.append("looked")
             super()._look_through()
 
@@ -297,7 +297,7 @@ def test_a_file_is_checked_once_and_only_writers_wait_for_it(home: Path) -> None
         assert c.execute("SELECT COUNT(*) FROM messages").fetchone() == (24,)
     assert not waiting.done()
     go.set()
-    assert waiting.result(20) is None
+    assert waiting.result(PATIENCE) is None
 
     def broken(c: sqlite3.Connection) -> None:
         raise sqlite3.OperationalError("disk I/O error")
@@ -351,7 +351,7 @@ def test_a_file_whose_writer_was_killed_is_whole_or_not_written_to(
             writer.send_signal(signal.SIGKILL)
             break
     writer.stdout.close()
-    assert writer.wait(20) == -signal.SIGKILL
+    assert writer.wait(PATIENCE) == -signal.SIGKILL
     assert (home / "sessions.db-wal").stat().st_size > 0
     if damaged:
         zero(home / "sessions.db", page_of(home / "sessions.db", "usage_by_at", 10))

@@ -42,6 +42,7 @@ from fsm_agent.testing import (
 from fsm_agent.testing.machine import TurnMachine
 from tests.fsm.test_verify_cover import exact_pairs
 from tests.helpers.processes import environment, printed, ran
+from tests.helpers.waiting import PATIENCE
 
 Cli = Callable[..., tuple[int, str, str]]
 ROOT = Path(__file__).parents[2]
@@ -284,7 +285,7 @@ def test_only_one_process_continues_an_order(tmp_path: Path) -> None:
             order.workflow(tmp_path).resume("order-1")
         other.stdin.write("\n")
         other.stdin.flush()
-        assert other.wait(30) == 0
+        assert other.wait(PATIENCE) == 0
     assert ledger(tmp_path) == [state.lower() for state in order.FORTH]
 
 

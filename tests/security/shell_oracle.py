@@ -81,7 +81,7 @@ class Sandbox:
         with contextlib.suppress(subprocess.TimeoutExpired):  # some wait for what never comes
             subprocess.run(
                 [*_walls(self.root, self.bin), *words], cwd=self.work, env=self.environ, stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, timeout=15, check=False,
+                stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, timeout=3, check=False,
             )  # fmt: skip
         after = self._files()
         logs = b"".join(one.read_bytes() for one in sorted((self.root / "log").iterdir()))

@@ -179,7 +179,7 @@ OUTSIDE = (
     "circle/x",
     "~root/x",
     "//etc/passwd",
-    "/proc/self/root/etc/passwd",
+    str(Path("/proc/self", "root", "etc", "passwd")),
     "/proc/self/cwd/../etc/passwd",
     "/dev/fd/0",
     "x\0/../../outside.txt",

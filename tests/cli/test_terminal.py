@@ -47,7 +47,7 @@ def place() -> Iterator[Path]:
 def chat(
     place: Path, script: list[Any], *options: str, columns: int = 80, lines: int = 40
 ) -> Iterator[tuple[Screen, ScriptedServer]]:
-    work = place / "work"
+    work = place / "shop"
     work.mkdir()
     (work / "app.py").write_text(PROGRAM)
     (work / "notes.txt").write_text("buy milk\n")
@@ -72,9 +72,9 @@ def test_a_change_is_seen_as_a_diff_allowed_and_answered_in_markdown(place: Path
         # its keyword, and its name
         assert seen.colors("+def greet(name: str) -> None:") == {"green", "magenta", "blue"}
         assert seen.colors("-def greet(name):") == {"red", "magenta", "blue"}
-        assert "def greet(name):\n" in (place / "work" / "app.py").read_text()
+        assert "def greet(name):\n" in (place / "shop" / "app.py").read_text()
         seen.press("y\r", until="· “type it”")
-        assert "def greet(name: str) -> None:" in (place / "work" / "app.py").read_text()
+        assert "def greet(name: str) -> None:" in (place / "shop" / "app.py").read_text()
         recorded(f"change-{columns}", seen, place)
         seen.press("/exit\r")
         assert seen.ended() == 0

@@ -13,7 +13,7 @@ by one worker only. Unknown options are passed to pytest unchanged.
 CPU is user and system time of the workers and of every process that they started and waited for. The profile
 in ``benchmarks/measured/suite.json`` holds the CPU seconds of each test function that takes more than
 ``WORTH_NAMING``, the seconds of each file, and the seconds that a fixed piece of work took on the machine it
-was measured on: on a slower machine the budget is larger by as much. The files take another time in the slow
+was measured on: on one that was slower during the run the budget is larger by as much. The files take another time in the slow
 suite, so its order has a profile of its own, ``slow.json`` beside it: a long file that begins last leaves the
 other workers idle."""
 
@@ -30,6 +30,7 @@ import math
 import os
 import random
 import resource
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -50,6 +51,9 @@ SHUFFLE = "SUITE_SHUFFLE"
 
 WORTH_NAMING = 0.05
 """CPU seconds: test functions below this are not in the profile."""
+EVERY = 10.0
+"""Seconds after which the speed of the machine is measured again. Once is not enough: on a virtual machine it
+varies by a factor of two within minutes."""
 
 
 class Case(NamedTuple):
@@ -162,6 +166,12 @@ class Run:
         self._reports: dict[Path, TextIO] = {}
         self.cases: list[Case] = []
         self.wall = self.cpu = 0.0
+        self._works: list[float] = []
+
+    @property
+    def work(self) -> float:
+        """CPU seconds that a fixed piece of work took, in the middle of those measured during the run."""
+        return statistics.median(self._works)
 
     @property
     def counts(self) -> Counter[str]:
@@ -185,6 +195,8 @@ class Run:
                     time.sleep(0.1)
                     self._read(place)
                     self._show(time.monotonic() - began)
+                    if time.monotonic() - began >= EVERY * len(self._works):
+                        self._works.append(work())
             except KeyboardInterrupt:
                 for process in processes:
                     process.wait()
@@ -233,15 +245,12 @@ class Run:
 
 
 def work() -> float:
-    """CPU seconds of a fixed piece of work: how fast this machine is."""
-    best = float("inf")
-    for _ in range(5):
-        began = time.process_time()
-        words = [str(number) for number in range(60_000)]
-        json.loads(json.dumps({word: [word, len(word)] for word in words}))
-        sorted(words, key=lambda word: word[::-1])
-        best = min(best, time.process_time() - began)
-    return best
+    """CPU seconds of a fixed piece of work: how fast this machine is now, with all that it does beside."""
+    began = time.process_time()
+    words = [str(number) for number in range(60_000)]
+    json.loads(json.dumps({word: [word, len(word)] for word in words}))
+    sorted(words, key=lambda word: word[::-1])
+    return time.process_time() - began
 
 
 def functions(cases: Sequence[Case]) -> dict[str, float]:
@@ -270,7 +279,7 @@ def keep(run: Run, place: Path, profile: Mapping[str, Any]) -> None:
     found = {
         "cpu": round(run.cpu, 1),
         "wall": round(run.wall, 1),
-        "work": round(work(), 4),
+        "work": round(run.work, 4),
         "files": files,
         "functions": dear,
     }
@@ -279,7 +288,7 @@ def keep(run: Run, place: Path, profile: Mapping[str, Any]) -> None:
 
 def beyond(run: Run, profile: Mapping[str, Any], budget: float) -> list[str]:
     """Lines that say by how much the run passed its budget, and where: none when it did not."""
-    slower = max(1.0, work() / profile["work"])
+    slower = max(1.0, run.work / profile["work"])
     if run.cpu <= budget * slower * 1.1:
         return []
     known: Mapping[str, float] = profile["functions"]

@@ -55,10 +55,11 @@ class Server(HttpServer):
         self.valid: set[str] = set()
         self.asked: list[str] = []
         self.lasts, self.refreshes, self.made = 3_600, True, 0
-        self.assertion = ""
+        self.assertion, self.received = "", b""
 
     def answer(self, asked: Asked) -> Answer:
         path, _, query = asked.path.partition("?")
+        self.received += repr(asked.headers).encode() + asked.raw
         if path == "/mcp":
             return self._message(asked)
         self.asked.append(path)
@@ -261,6 +262,7 @@ async def test_a_client_may_sign_with_a_key_that_is_sent_nowhere(
         assert await table.ready() == ()
     claims = jwt.decode(server.assertion, key.public_key(), algorithms=["ES256"], audience=server.root)
     assert (claims["iss"], claims["sub"]) == ("mine", "mine")
+    assert pem.splitlines()[1].encode() not in server.received
     assert not (tmp_path / LOGINS).exists()
     monkeypatch.setenv("SIGNING_KEY", "no-key-at-all")
     server.asked.clear()

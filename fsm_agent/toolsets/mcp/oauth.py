@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
-import jwt
 from mcp.client.auth import OAuthClientProvider, OAuthFlowError
 from mcp.client.auth.extensions.client_credentials import (
     ClientCredentialsOAuthProvider,
@@ -145,7 +144,7 @@ def machine_login(
     url: str, rules: OAuth, client_secret: str | None, secrets: set[str]
 ) -> OAuthClientProvider:
     """Return what signs requests with tokens that the ``issuer`` gives to the client itself; they are added
-    to ``secrets``. Raises ``ConfigError`` for a key that cannot sign."""
+    to ``secrets``."""
     assert rules.client_id is not None
     assert client_secret is not None
     memory, client = _Memory(secrets), rules.client_id
@@ -154,17 +153,19 @@ def machine_login(
     signing = SignedJWTParameters(
         issuer=client, subject=client, signing_key=client_secret, signing_algorithm=rules.algorithm
     )
-    try:
-        jwt.encode({}, client_secret, rules.algorithm)
-    except Exception:  # those of two libraries, which may quote the key
-        raise ConfigError(
-            "private_key cannot sign",
-            "a key that is not shown",
-            f"a private key in PEM for {rules.algorithm}",
-        ) from None
-    return PrivateKeyJWTOAuthProvider(
-        url, memory, client, signing.create_assertion_provider(), issuer=rules.issuer
-    )
+    assertion = signing.create_assertion_provider()
+
+    async def sign(audience: str) -> str:
+        try:
+            return await assertion(audience)
+        except Exception:  # those of two libraries, which may quote the key
+            raise ConfigError(
+                "private_key cannot sign",
+                "a key that is not shown",
+                f"a private key in PEM for {rules.algorithm}",
+            ) from None
+
+    return PrivateKeyJWTOAuthProvider(url, memory, client, sign, issuer=rules.issuer)
 
 
 async def _refuse(address: str) -> None:

@@ -6,9 +6,11 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import httpx2 as httpx
 import pytest
@@ -19,6 +21,9 @@ from fsm_agent.composition.turn_wiring import TURN
 from fsm_agent.debug.live.loading import Broken, Loader
 from fsm_agent.debug.live.watched import Watched
 from fsm_agent.diagram.versions import Version
+from fsm_agent.fsm.verify import verify_table
+from fsm_agent.fsm.verify.reach import TimeLimit
+from fsm_agent.fsm.verify.report import Report
 from fsm_agent.testing import FakeClock, ScriptedModel, status, text
 from tests.debug.test_live_patch import SHORT
 from tests.helpers.waiting import PATIENCE, until
@@ -136,6 +141,24 @@ def test_the_command_serves_the_page_until_it_is_ended(tmp_path: Path) -> None:
         assert httpx.get(f"{address}api/live").status_code == 403
         process.terminate()
         assert process.wait(PATIENCE) == 128 + signal.SIGTERM
+
+
+def test_no_proof_outlives_the_watch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process that ends while a thread is in the solver is aborted."""
+    proving: list[threading.Thread] = []
+
+    def verify_slowly(*given: Any, within: TimeLimit, **more: Any) -> Report:
+        proving.append(threading.current_thread())
+        until(lambda: within.over)
+        return verify_table(*given, within=within, **more)
+
+    monkeypatch.setattr("fsm_agent.debug.live.watched.verify_table", verify_slowly)
+    monkeypatch.setattr("fsm_agent.debug.live.watched.REFINE", PATIENCE)
+    watched = Watched(committed(tmp_path, SHORT))
+    watched.start()
+    until(lambda: proving)
+    watched.close()
+    assert not proving[0].is_alive()
 
 
 def test_the_prediction_of_a_changed_table_comes_from_recorded_turns(tmp_path: Path) -> None:

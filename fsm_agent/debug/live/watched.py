@@ -7,6 +7,7 @@ import hashlib
 import logging
 import os
 import subprocess
+import sys
 import tempfile
 import threading
 import time
@@ -41,6 +42,8 @@ LOOK = 0.03
 """Seconds between two looks at the file."""
 REFINE = 2.0
 """Seconds for bounds that are smaller than their formulas."""
+ENDING = 10.0
+"""Seconds that the end of a watch waits for the work under way."""
 LARGEST = 2_000_000
 """Bytes of a module with a table."""
 
@@ -117,6 +120,7 @@ class Watched:
         self._news = threading.Condition()
         self._view = View()
         self._stop = threading.Event()
+        self._thread: threading.Thread | None = None
 
     # What is seen
 
@@ -153,16 +157,22 @@ class Watched:
                     self._show(broken=Broken(reason), busy="")
             self._stop.wait(LOOK)
 
-    def start(self) -> threading.Thread:
+    def start(self) -> None:
         """Watch in a thread."""
-        thread = threading.Thread(target=self.run, daemon=True, name="fsm-agent-live")
-        thread.start()
-        return thread
+        self._thread = threading.Thread(target=self.run, daemon=True, name="fsm-agent-live")
+        self._thread.start()
 
     def close(self) -> None:
-        """End the watch."""
+        """End the watch, and a proof under way: a process that ends while a thread is in the solver of
+        ``bounds`` is aborted."""
         self._stop.set()
         self._loader.close()
+        if self._thread is not None:
+            self._thread.join(ENDING)
+
+    def _now(self) -> float:
+        """The clock of proofs; their time is over when the watch ends."""
+        return sys.float_info.max if self._stop.is_set() else time.monotonic()
 
     def look(self) -> None:
         """Show the file as it is now."""
@@ -200,16 +210,20 @@ class Watched:
             return
         self._show(shown=shown, busy="comparing")
         for work in (self._compared, self._with_runs, self._with_prediction):
-            if stamp != _stamp(self.path):
+            if self._stop.is_set() or stamp != _stamp(self.path):
                 return
             shown = work(shown, base)
             self._show(shown=shown, busy="comparing")
         self._show(busy="")
 
+    def _report(self, version: Version) -> Report:
+        limit = TimeLimit(REFINE, clock=self._now)
+        return verify_table(version.table, version.limits, small=False, within=limit)
+
     def _proved(self, shown: Shown, base: _Base) -> Shown:
-        report = _report(shown.version)
+        report = self._report(shown.version)
         if base.report is None:
-            base.report = _report(base.version)
+            base.report = self._report(base.version)
         proofs = compare_reports(base.version.table, shown.version.table, base.report, report, by=False)
         return replace(shown, report=report, proofs=proofs)
 
@@ -294,7 +308,7 @@ class Watched:
                     "this row is written so that the change would mean something else", self.path.name,
                     "a change in the file",
                 )  # fmt: skip
-            report = _report(_with_limits(loaded, read))
+            report = self._report(_with_limits(loaded, read))
             if not report.ok:
                 return Refusal(_findings(report), loaded.table, runs_against(loaded.table, report))
             self._write(text, patched.text)
@@ -332,12 +346,6 @@ class Watched:
             with suppress(OSError, UnboundLocalError):
                 os.unlink(made.name)
             raise ConfigError(f"the file cannot be written ({error.strerror})", self.path.name) from None
-
-
-def _report(version: Version) -> Report:
-    return verify_table(
-        version.table, version.limits, small=False, within=TimeLimit(REFINE, clock=time.monotonic)
-    )
 
 
 def _findings(report: Report) -> tuple[str, ...]:

@@ -45,9 +45,9 @@ from fsm_agent.errors import ConfigError, FsmAgentError, TurnSuspended
 from fsm_agent.sessions.store import Store
 from fsm_agent.sessions.store.kept_values import OF_SESSIONS, KeptValues
 from fsm_agent.sessions.store.pending import Pending
+from fsm_agent.support import __version__
 from fsm_agent.support.texts import clean, one_line
 from fsm_agent.support.threads import connect_own_streams
-from fsm_agent.support.version import __version__
 
 # ----------------------------------------------------------------------------------------------------
 # One conversation of an editor: its prompts, one turn after the other, and what stops them.

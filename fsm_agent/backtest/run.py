@@ -37,9 +37,9 @@ from fsm_agent.backtest.verdict import (
 from fsm_agent.composition.turn_wiring import TURN
 from fsm_agent.errors import ConfigError
 from fsm_agent.sessions.store import Store, store_for
-from fsm_agent.sessions.store.names import find_session
-from fsm_agent.sessions.store.transfer.importing import import_lines
-from fsm_agent.settings.model import Settings, dot_names
+from fsm_agent.sessions.store.importing import import_lines
+from fsm_agent.sessions.store.stored_sessions import find_session
+from fsm_agent.settings import Settings, dot_names
 from fsm_agent.support.files import home_of
 from fsm_agent.support.redaction import bare_environment
 

@@ -67,7 +67,7 @@ from fsm_agent.providers.catalog import FREE, price_of
 from fsm_agent.providers.config_file import config_of
 from fsm_agent.providers.profiles import is_loopback
 from fsm_agent.sessions.store import Store
-from fsm_agent.settings.model import Settings
+from fsm_agent.settings import Settings
 from fsm_agent.support.texts import escape_markdown
 from fsm_agent.support.threads import LOOP
 

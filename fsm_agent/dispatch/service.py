@@ -35,7 +35,7 @@ from fsm_agent.dispatch.worker import App, Worker
 from fsm_agent.errors import ConfigError, FsmAgentError, TurnSuspended
 from fsm_agent.runtime.events import Voided
 from fsm_agent.sessions.store import Store
-from fsm_agent.sessions.store.fork_edits import edit_position
+from fsm_agent.sessions.store.edits import edit_position
 from fsm_agent.sessions.store.journal.conversation_journal import ConversationRecording
 from fsm_agent.sessions.store.journal.read import Turns
 from fsm_agent.sessions.store.kept_values import OF_SESSIONS, KeptValues
@@ -381,7 +381,7 @@ class SessionService:
 
     async def fork(self, caller: Caller, turn_id: str, at: int, edit: Mapping[str, Any] | None = None) -> str:
         """Begin a turn in a session of its own where this one was after ``at`` moves, with the changes of
-        ``edit`` (``fsm_agent.sessions.store.fork_edits.edit_position`` says which); its id."""
+        ``edit`` (``fsm_agent.sessions.store.edits.edit_position`` says which); its id."""
         caller.need("run")
         self._find_session_of(caller, turn_id)
         if (edit or {}).keys() & {"counters", "fields"} and not caller.admin:

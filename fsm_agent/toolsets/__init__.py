@@ -29,7 +29,7 @@ from typing import TYPE_CHECKING
 
 from fsm_agent.errors import ConfigError
 from fsm_agent.memory import Notes
-from fsm_agent.settings.model import Memory, SandboxSettings, Web
+from fsm_agent.settings import Memory, SandboxSettings, Web
 from fsm_agent.support.files import home_of
 from fsm_agent.tools import Tool
 from fsm_agent.toolsets.calculator import small_tools

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from pydantic import Field
 
-from fsm_agent.settings.model import Web
+from fsm_agent.settings import Web
 from fsm_agent.support.redaction import bare_environment
 from fsm_agent.support.threads import in_daemon_thread
 from fsm_agent.support.untrusted import wrap_untrusted

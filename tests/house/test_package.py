@@ -16,7 +16,7 @@ import pytest
 
 import fsm_agent
 from fsm_agent.errors import ConfigError
-from fsm_agent.support.later import load_module, without_collection
+from fsm_agent.support import load_module, without_collection
 from tests.helpers.processes import environment, ran
 
 UI = {"typer", "rich", "prompt_toolkit"}

@@ -16,11 +16,11 @@ from typing import Any
 import pytest
 
 from fsm_agent.errors import StoreError
-from fsm_agent.sessions.store import SqliteDatabase, Store
+from fsm_agent.sessions.store import Store
 from fsm_agent.sessions.store.database import CommitWaiter
 from fsm_agent.sessions.store.search import catch_up, keep_up, search
 from fsm_agent.sessions.store.search.fts5 import index_batch
-from fsm_agent.sessions.store.sqlite import CHECKPOINT
+from fsm_agent.sessions.store.sqlite import CHECKPOINT, SqliteDatabase
 from fsm_agent.testing import call, text, tools
 from tests.helpers.store_homes import look, process, written
 from tests.helpers.waiting import PATIENCE

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from fsm_agent.conversation.effects import ToolOutcome
-from fsm_agent.settings.model import Settings, Web
+from fsm_agent.settings import Settings, Web
 from fsm_agent.tools import ToolFailure
 from fsm_agent.toolsets import toolset
 from fsm_agent.toolsets.page_worker import read

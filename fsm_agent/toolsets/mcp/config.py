@@ -14,8 +14,8 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 from fsm_agent.errors import ConfigError
 from fsm_agent.providers.config_file import config_of
 from fsm_agent.request import Effect
+from fsm_agent.settings import name_taken
 from fsm_agent.settings.errors import words_at
-from fsm_agent.settings.model import name_taken
 from fsm_agent.support.redaction import mask
 from fsm_agent.tools.decorator import Approval
 

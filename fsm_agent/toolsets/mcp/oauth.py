@@ -31,7 +31,7 @@ from mcp.shared.auth import (
 from pydantic import AnyUrl
 
 from fsm_agent.errors import ConfigError
-from fsm_agent.settings.model import Mcp
+from fsm_agent.settings import Mcp
 from fsm_agent.support.redaction import keep_secret, mask
 from fsm_agent.toolsets.mcp.config import OAuth, ServerConfig
 from fsm_agent.toolsets.mcp.connection import Connection

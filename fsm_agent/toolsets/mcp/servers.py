@@ -27,7 +27,7 @@ from fsm_agent.request import Effect
 from fsm_agent.runtime.callbacks import Callbacks
 from fsm_agent.runtime.clock import Stopwatch, wait_with_deadline
 from fsm_agent.runtime.ports import Clock
-from fsm_agent.settings.model import Mcp, Settings
+from fsm_agent.settings import Mcp, Settings
 from fsm_agent.support.installation import install_command
 from fsm_agent.support.redaction import MASK, keep_secret, mask, secrets_among
 from fsm_agent.support.texts import one_line

@@ -22,7 +22,7 @@ FEW, ROUNDS = 4, 100
 CEILINGS = {
     "calls a round": 4_250,
     "own calls a round": 1_265,
-    "modules of the first Agent": 147,
+    "modules of the first Agent": 146,
     "modules of a Workflow": 40,
 }
 """More than this is a regression. The aim of the first two is 3,000 and 900."""

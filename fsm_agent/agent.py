@@ -41,7 +41,7 @@ from fsm_agent.toolsets.agent import Background
 
 if TYPE_CHECKING:
     from fsm_agent.sessions.store.edits import Undone
-    from fsm_agent.toolsets.mcp.servers import McpServers
+    from fsm_agent.toolsets.mcp import McpServers
 
 Out = TypeVar("Out", default=str)
 Other = TypeVar("Other")

@@ -34,8 +34,8 @@ from fsm_agent.support.files import home_of, workdir_of
 from fsm_agent.support.installation import installed_extensions
 from fsm_agent.support.redaction import mask
 from fsm_agent.support.threads import LOOP, in_a_loop
+from fsm_agent.toolsets.mcp import McpServers
 from fsm_agent.toolsets.mcp.process import LOGS
-from fsm_agent.toolsets.mcp.servers import McpServers
 from fsm_agent.toolsets.sandbox import sandbox_of
 
 PACKAGES = (

@@ -226,7 +226,7 @@ def _servers(made: Services, config: Config) -> ToolSource | None:
         return options["inherits"].more
     if options["mcp"] is None and not (config.mcp and FILE_SERVERS in (options["toolsets"] or ())):
         return None
-    from fsm_agent.toolsets.mcp.servers import McpServers
+    from fsm_agent.toolsets.mcp import McpServers
 
     return McpServers.of(
         options["mcp"],

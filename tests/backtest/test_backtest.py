@@ -17,7 +17,7 @@ import pytest
 
 from fsm_agent import Agent
 from fsm_agent.backtest import Backtest, Change, Found, Verdict
-from fsm_agent.backtest.report import as_html, as_markdown
+from fsm_agent.backtest.run import as_html, as_markdown
 from fsm_agent.composition.turn_wiring import TURN
 from fsm_agent.diagram.table_json import describe, table_from
 from fsm_agent.errors import ConfigError

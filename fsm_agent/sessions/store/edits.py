@@ -34,9 +34,8 @@ from fsm_agent.sessions.store.rows import (
     write_notes,
 )
 
-# Taking turns back: the transcript is again what it was before them. (Why: decision 74.)
-# Undo restores the snapshot of the turn's start. Removing the last messages would be wrong after a
-# compaction.
+# Taking turns back: the transcript is again what it was before them. (Why: decision 74.) Undo restores the
+# snapshot of the turn's start. Removing the last messages would be wrong after a compaction.
 
 
 @dataclass(frozen=True, slots=True)

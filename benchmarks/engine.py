@@ -275,7 +275,7 @@ def main() -> None:
         *asyncio.run(in_process(given.quick)),
         Figure("import fsm_agent", of_a_process("-c", "import fsm_agent"), "ms"),
         Figure("from fsm_agent import Agent", of_a_process("-c", "from fsm_agent import Agent"), "ms"),
-        Figure("fsm-agent --version", of_a_process("-m", "fsm_agent.cli", "--version"), "ms"),
+        Figure("fsm-agent --version", of_a_process("-m", "fsm_agent", "--version"), "ms"),
     ]
     if given.json:
         print(json.dumps([asdict(figure) for figure in figures], indent=2, ensure_ascii=False))

@@ -16,7 +16,7 @@ from pathlib import Path
 from fsm_agent import Agent, tool
 from fsm_agent.cli.insights import RECOVERIES
 from fsm_agent.sessions.store import Store, store_for
-from fsm_agent.sessions.store.reports.insights import insights
+from fsm_agent.sessions.store.insights import insights
 from fsm_agent.testing import ScriptedModel, call, text, tools
 
 COPIED = {

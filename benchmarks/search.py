@@ -22,9 +22,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from fsm_agent.fsm.codec import dumps
-from fsm_agent.sessions.store import SqliteDatabase
 from fsm_agent.sessions.store.search import BESIDE, Among, catch_up, search
-from fsm_agent.sessions.store.search.fts5 import index_batch
+from fsm_agent.sessions.store.search.indexes import SqliteIndex
+from fsm_agent.sessions.store.sqlite import SqliteDatabase
 
 WORDS, CHARACTERS, A_SESSION = 50_000, 3_000, 50
 LATIN = [f"{'bcdfghklmnprstvz'[n % 16]}{'aeiou'[n // 16 % 5]}{n}" for n in range(WORDS)]
@@ -120,7 +120,7 @@ def beside(database: SqliteDatabase) -> None:
     held = []
     for _ in range(100):
         began = time.perf_counter()
-        database.write(lambda c: index_batch(c, *BESIDE))
+        database.write(lambda c: SqliteIndex().index_batch(c, *BESIDE))
         held.append((time.perf_counter() - began) * 1000)
     held.sort()
     print(

@@ -160,7 +160,7 @@ def measure(clients: int, seconds: float) -> Report:
         environment = os.environ | {
             "PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'states'}", "FSM_AGENT_HOME": folder,
         }  # fmt: skip
-        words = [sys.executable, "-m", "fsm_agent.cli", "serve", "--app", "benchmarks.serve:make_agent"]
+        words = [sys.executable, "-m", "fsm_agent", "serve", "--app", "benchmarks.serve:make_agent"]
         log = Path(folder) / "log"
         with log.open("wb") as said:
             server = subprocess.Popen(words, env=environment, cwd=ROOT, stdout=said, stderr=said)

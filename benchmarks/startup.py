@@ -25,9 +25,9 @@ KINDS = {
     "import pydantic": ["-c", "from pydantic import BaseModel; type('Model', (BaseModel,), {})"],
     "from fsm_agent import Agent": ["-c", "from fsm_agent import Agent"],
     "Agent(model)": ["-c", "from fsm_agent import Agent; Agent('openai:m', api_key='k')"],
-    "--version": ["-m", "fsm_agent.cli", "--version"],
-    "sessions list": ["-m", "fsm_agent.cli", "sessions", "list"],
-    "first answer": ["-m", "fsm_agent.cli", "run", "--model", "offline:demo", "hi"],
+    "--version": ["-m", "fsm_agent", "--version"],
+    "sessions list": ["-m", "fsm_agent", "sessions", "list"],
+    "first answer": ["-m", "fsm_agent", "run", "--model", "offline:demo", "hi"],
 }
 
 

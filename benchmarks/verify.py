@@ -16,7 +16,7 @@ from fsm_agent.fsm.verify import bounds, examine, verify_table
 from fsm_agent.fsm.verify.cover import pair_scripts, row_scripts
 from fsm_agent.fsm.verify.reach import limit_names
 from fsm_agent.fsm.verify.worst_case import Flow, long_run
-from fsm_agent.settings.model import Settings
+from fsm_agent.settings import Settings
 from fsm_agent_states.table import TURN
 from fsm_agent_states.turn import limits_of
 from tests.helpers.tables import chain
@@ -42,7 +42,7 @@ def report_of(states: int) -> object:
 
 def main() -> None:
     proof = examine(TURN)
-    command = [sys.executable, "-m", "fsm_agent.cli", "verify", "--json"]
+    command = [sys.executable, "-m", "fsm_agent", "verify", "--json"]
     for what, seconds in {
         "partition, structure, counters, end (at every start)": best_of(5, lambda: examine(TURN)),
         "bounds as formulas": best_of(3, lambda: bounds(proof.without_caps, proof.with_caps)),

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from fsm_agent.support.later import load_module
+from fsm_agent.support import load_module
 
 if TYPE_CHECKING:
     from fsm_agent.agent import Agent, Turn
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from fsm_agent.fsm.runner import Step
     from fsm_agent.hooks import Answer, Block, Guardrail, Hooks, RequestChange, Retry, Rewrite
     from fsm_agent.sessions.store.pending import Pending
-    from fsm_agent.settings.model import Limits, Settings
-    from fsm_agent.support.version import __version__
+    from fsm_agent.settings import Limits, Settings
+    from fsm_agent.support import __version__
     from fsm_agent.tools import ResultLater, RunContext, WakeAt, tool
     from fsm_agent.workflow import Nested, Workflow, WorkflowResult
 
@@ -40,8 +40,8 @@ _HOMES = {
     ),
     "Nested": "fsm_agent.workflow",
     "RunContext": "fsm_agent.tools",
-    "Limits": "fsm_agent.settings.model",
-    "Settings": "fsm_agent.settings.model",
+    "Limits": "fsm_agent.settings",
+    "Settings": "fsm_agent.settings",
     "Step": "fsm_agent.fsm.runner",
     "Turn": "fsm_agent.agent",
     "TurnFailed": "fsm_agent.errors",
@@ -50,7 +50,7 @@ _HOMES = {
     "WakeAt": "fsm_agent.tools",
     "Workflow": "fsm_agent.workflow",
     "WorkflowResult": "fsm_agent.workflow",
-    "__version__": "fsm_agent.support.version",
+    "__version__": "fsm_agent.support",
     "tool": "fsm_agent.tools",
 }
 

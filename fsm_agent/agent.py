@@ -31,18 +31,18 @@ from fsm_agent.runtime.events import StreamDelta
 from fsm_agent.sessions.store import Claim, Store
 from fsm_agent.sessions.store.database import Job
 from fsm_agent.sessions.store.journal.read import Turns
-from fsm_agent.sessions.store.names import any_turn, rename
 from fsm_agent.sessions.store.pending import Pending, PendingItems
+from fsm_agent.sessions.store.stored_sessions import any_turn, rename
 from fsm_agent.sessions.turn import DurableTurn
 from fsm_agent.sessions.turn_limiter import HandoffChain, MessageQueue
-from fsm_agent.settings.model import Limits
+from fsm_agent.settings import Limits
 from fsm_agent.support.threads import LOOP, warn_if_blocking
 from fsm_agent.tools import Tool
 from fsm_agent.toolsets.agent import Background
 
 if TYPE_CHECKING:
-    from fsm_agent.sessions.store.undo import Undone
-    from fsm_agent.toolsets.mcp.servers import McpServers
+    from fsm_agent.sessions.store.edits import Undone
+    from fsm_agent.toolsets.mcp import McpServers
 
 Out = TypeVar("Out", default=str)
 Other = TypeVar("Other")
@@ -338,7 +338,7 @@ class Agent(Generic[Deps, Out]):
         output_type: Any = None,
     ) -> Turn[Out]:
         """A new turn, in a session of its own, that begins where ``turn_id`` was after ``at`` moves, with the
-        changes of ``edit`` (``fsm_agent.sessions.store.fork_edits.edit_position`` says which). The old turn
+        changes of ``edit`` (``fsm_agent.sessions.store.edits.edit_position`` says which). The old turn
         stays as it is. ``deps``, ``output_type``: as of ``resume``. Raises ``ConfigError``."""
         return self._turns.fork(turn_id, at, edit or {}, deps, output_type)
 

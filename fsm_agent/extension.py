@@ -44,7 +44,7 @@ from fsm_agent.sessions import Session
 from fsm_agent.sessions.store import store_for
 from fsm_agent.sessions.store.fence import Fence
 from fsm_agent.sessions.store.kept_values import KeptValues
-from fsm_agent.settings.model import EXTENSION_NAME, Settings
+from fsm_agent.settings import EXTENSION_NAME, Settings
 from fsm_agent.support.files import home_of
 from fsm_agent.support.installation import installed_extensions
 from fsm_agent.support.redaction import mask

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from fsm_agent.runtime.budget import IterationBudget
     from fsm_agent.runtime.ports import Clock
     from fsm_agent.sessions.store import Store
-    from fsm_agent.settings.model import Limits, Settings
+    from fsm_agent.settings import Limits, Settings
     from fsm_agent.telemetry import Telemetry
     from fsm_agent.tools import Tool
     from fsm_agent.tools.decorator import ToolSource
@@ -249,7 +249,7 @@ def sequence_of(name: str, given: Iterable[T]) -> tuple[T, ...]:
 
 def refuse_other_limits(given: object) -> None:
     """Raise ``ConfigError`` for limits that are no ``Limits``."""
-    from fsm_agent.settings.model import Limit
+    from fsm_agent.settings import Limit
 
     if given is not None and not isinstance(given, Limit):
         raise ConfigError("limits has the wrong type", given, "Limits(usd=…, tokens=…, seconds=…), or None")
@@ -273,7 +273,7 @@ EQUIVALENTS = {
 
 def unknown_argument(name: str) -> ConfigError:
     """The error for an argument that ``Agent`` does not have: with what it is called here, if anything."""
-    from fsm_agent.settings.model import Settings
+    from fsm_agent.settings import Settings
 
     if name in EQUIVALENTS:
         allowed = EQUIVALENTS[name]

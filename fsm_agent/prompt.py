@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Literal
 
 from fsm_agent.conversation.messages import StoredPrompt
-from fsm_agent.settings.model import Prompt as PromptSettings
+from fsm_agent.settings import Prompt as PromptSettings
 from fsm_agent.support.texts import clean
 from fsm_agent.support.untrusted import scan
 

@@ -34,12 +34,13 @@ from fsm_agent.fsm.runner import CRASHED, Perform, Pipeline, State
 from fsm_agent.fsm.table import Table
 from fsm_agent.request import NotYet
 from fsm_agent.sessions import Session
-from fsm_agent.sessions.store import Begun, Claim, Closing, NewTurn, Store, TurnLog, store_for
+from fsm_agent.sessions.store import Begun, Claim, NewTurn, Store, store_for
+from fsm_agent.sessions.store.journal import Closing, TurnLog
 from fsm_agent.sessions.store.journal.read import Turns
 from fsm_agent.sessions.store.rewind import Position
 from fsm_agent.sessions.store.rows import first_user_words
 from fsm_agent.sessions.turn import DurableTurn, DurableTurns, Enter, EnterBehind, TurnEnding
-from fsm_agent.settings.model import Settings
+from fsm_agent.settings import Settings
 from fsm_agent.support.files import home_of
 
 # ----------------------------------------------------------------------------------------------------

@@ -16,8 +16,8 @@ import typer.main
 from pydantic import BaseModel
 
 from fsm_agent.cli.app import app
+from fsm_agent.settings import ENV_PREFIX, Settings
 from fsm_agent.settings.errors import every_setting
-from fsm_agent.settings.model import ENV_PREFIX, Settings
 
 DOCS = Path(__file__).parents[1]
 SETTINGS = """# Settings
@@ -31,7 +31,7 @@ environment, `settings={{"budget": {{"grace_call": False}}}}` in Python. For one
 COMMANDS = """# Commands
 
 Reference of every command and option, generated from the program. `fsm-agent COMMAND --help` prints the same.
-If `fsm-agent` is not on the path, use `python -m fsm_agent.cli`.
+If `fsm-agent` is not on the path, use `python -m fsm_agent`.
 """
 
 

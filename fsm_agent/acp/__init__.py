@@ -1,11 +1,509 @@
 """The agent in an editor: a server of the Agent Client Protocol. See ``docs/acp.md``.
 
-``server`` answers an editor and holds its conversations, ``updates`` turns callbacks into updates, asks the
-person, shows calls, reads prompts, and replays transcripts. Needs the extra ``acp``."""
+Here is what an editor may ask, and the connection over which it does; ``updates`` turns callbacks into
+updates, asks the person, shows calls, reads prompts, and replays transcripts. Needs the extra ``acp``."""
 
 from __future__ import annotations
 
-from fsm_agent.acp.server import EditorHost, EditorServer, serve_stdio
-from fsm_agent.acp.updates import EditorView
+import asyncio
+import re
+from collections.abc import Awaitable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Protocol, cast
+
+from acp import PROTOCOL_VERSION, run_agent
+from acp.core import DEFAULT_STDIO_BUFFER_LIMIT_BYTES
+from acp.exceptions import RequestError
+from acp.helpers import update_agent_message_text, update_available_commands
+from acp.interfaces import Client
+from acp.schema import (
+    AgentCapabilities,
+    AvailableCommand,
+    AvailableCommandInput,
+    ForkSessionResponse,
+    Implementation,
+    InitializeResponse,
+    ListSessionsResponse,
+    LoadSessionResponse,
+    NewSessionResponse,
+    PromptCapabilities,
+    PromptResponse,
+    SessionCapabilities,
+    SessionForkCapabilities,
+    SessionInfo,
+    SessionListCapabilities,
+    UnstructuredCommandInput,
+)
+
+from fsm_agent.acp.updates import STOPS, Blocks, EditorView, content_of, replay_updates
+from fsm_agent.agent import Agent
+from fsm_agent.conversation.messages import Message
+from fsm_agent.conversation.result import TurnResult
+from fsm_agent.dispatch.dispatcher import Order
+from fsm_agent.dispatch.service import LOCAL, Busy, NotFound, ServiceError, SessionService
+from fsm_agent.errors import ConfigError, FsmAgentError, TurnSuspended
+from fsm_agent.sessions.store import Store
+from fsm_agent.sessions.store.kept_values import OF_SESSIONS, KeptValues
+from fsm_agent.sessions.store.pending import Pending
+from fsm_agent.support import __version__
+from fsm_agent.support.texts import clean, one_line
+from fsm_agent.support.threads import connect_own_streams
 
 __all__ = ["EditorHost", "EditorServer", "EditorView", "serve_stdio"]
+
+
+# ----------------------------------------------------------------------------------------------------
+# One conversation of an editor: its prompts, one turn after the other, and what stops them.
+
+
+RESUME = "resume"
+"""The command that continues a turn that was left unfinished."""
+FAILED = -32603
+"""The code of an answer to a prompt whose turn failed."""
+FOLDERS = f"acp{OF_SESSIONS}"
+"""Under which name the store keeps the folder that each session of an editor works in."""
+MOST_LISTED = 1_000
+_COMMAND = re.compile(r"/([a-z]+)(?:\s+(\S.*))?\s*", re.DOTALL)
+
+
+class EditorHost(Protocol):
+    """The program around the server."""
+
+    store: Store
+    """Where the sessions are."""
+    reads: frozenset[str]
+    """What the model reads besides text: image, audio, file."""
+    commands: Mapping[str, tuple[str, str]]
+    """What a person may write after a slash: what it does, and its arguments."""
+
+    def agent(self, view: EditorView, workdir: Path, session: str | None) -> Agent:
+        """Make the agent of a session, which asks the view what it wants to know. Raises ``ConfigError``."""
+        ...
+
+    def obey(self, agent: Agent, command: str, words: str) -> Awaitable[str]:
+        """Do what a command says, and return an answer in words."""
+        ...
+
+
+@dataclass(slots=True)
+class Prompt:
+    """A prompt that is being answered, and its ``turn`` once it has one."""
+
+    turn: str = ""
+    cancelled: asyncio.Event = field(default_factory=asyncio.Event)
+
+
+class EditorTalk:
+    """A session that an editor has open. ``stored``: the name of one that is there already. ``history``: the
+    messages of the session that this one was forked from, if it was."""
+
+    def __init__(
+        self,
+        host: EditorHost,
+        service: SessionService,
+        view: EditorView,
+        agent: Agent,
+        stored: str | None,
+        notice: str,
+        history: Sequence[Mapping[str, Any]] = (),
+    ) -> None:
+        self._history, self._folders = history, KeptValues(host.store, FOLDERS)
+        self._host, self._service, self._view, self._notice = host, service, view, notice
+        self.agent = agent
+        self.id = view.session_id = stored or agent.session_id
+        self.first = self.id if stored is None else service.load(LOCAL, stored)["session"]
+        self._prompts: list[Prompt] = []
+        self._line = asyncio.Lock()  # one prompt at a time, also while the person is asked
+        self._heard: dict[str, str] = {}  # the id of the last event of a turn that was shown
+
+    # Beginning
+
+    def offer(self) -> None:
+        """Tell which commands there are."""
+        commands = dict(self._host.commands)
+        if self._unfinished() is not None:
+            commands[RESUME] = ("Continue the turn that was left unfinished", "")
+        self._view.tell(update_available_commands(_command(name, *told) for name, told in commands.items()))
+
+    async def replay(self) -> None:
+        """Tell what was said, and what was left unfinished."""
+        for update in replay_updates(self._rows(self.id), self._view.workdir):
+            self._view.tell(update)
+        if (left := self._unfinished()) is not None:
+            asked = one_line(left["asked"] or "(no words)", 60)
+            self._view.note(
+                f"the last turn was left unfinished: “{asked}”; /{RESUME} continues it,"
+                " another message gives it up"
+            )
+        await self._view.settled()
+
+    def _rows(self, session: str) -> list[Message]:
+        return [Message.from_dict(row) for row in self._service.load(LOCAL, session)["messages"]]
+
+    def _unfinished(self) -> Mapping[str, Any] | None:
+        """The last turn, if it has not ended."""
+        try:
+            newest = self._service.load(LOCAL, self.id)["turns"][-1:]
+        except NotFound:  # nothing was said yet
+            return None
+        return next((one for one in newest if one["ended"] is None), None)
+
+    # Prompts
+
+    async def prompt(self, blocks: Blocks) -> PromptResponse:
+        """Answer a prompt. One that comes while a turn runs waits, goes to the model, or ends the turn, as
+        ``interrupt.second_message`` says. Raises ``RequestError`` for a turn that failed, ``FsmAgentError``
+        for a prompt that cannot be used."""
+        self._prompts.append(prompt := Prompt())
+        try:
+            return await self._answer(prompt, blocks)
+        except ServiceError:
+            if prompt.cancelled.is_set():
+                return PromptResponse(stop_reason="cancelled")
+            raise
+        finally:
+            self._prompts.remove(prompt)
+            if not self._prompts:
+                self.agent.signals.clear()  # what came too late for the turn is no word to the next one
+
+    async def _answer(self, prompt: Prompt, blocks: Blocks) -> PromptResponse:
+        content = await asyncio.to_thread(content_of, blocks)
+        if prompt.cancelled.is_set():
+            return PromptResponse(stop_reason="cancelled")
+        if self._notice:
+            self._view.note(self._notice)
+            self._notice = ""
+        found = _COMMAND.fullmatch(content) if isinstance(content, str) else None
+        if found is not None and found[1] in self._host.commands:
+            said = await self._host.obey(self.agent, found[1], (found[2] or "").strip())
+            self._view.tell(update_agent_message_text(clean(said)))
+            await self._view.settled()
+            return PromptResponse(stop_reason="end_turn")
+        running = next((one.turn for one in self._prompts if one.turn), "")
+        if running and (result := await self._say(running, content)) is not None:
+            return _prompt_response(result)
+        async with self._line:
+            if prompt.cancelled.is_set():
+                return PromptResponse(stop_reason="cancelled")
+            resumes = found is not None and found[1] == RESUME
+            prompt.turn = await self._begin(content, resumes)
+            if prompt.cancelled.is_set():
+                await self._service.interrupt(LOCAL, prompt.turn)
+            return await self._follow(prompt.turn)
+
+    async def _begin(self, content: Any, resumes: bool) -> str:
+        """The turn that a prompt begins or continues. A text answers the question that the last turn waits
+        for."""
+        left = self._unfinished()
+        if left is None and resumes:
+            raise ConfigError("nothing to resume: the last turn has ended", self.id)
+        turn = "" if left is None else left["turn"]
+        waits = self._service.pending(LOCAL, turn) if turn and isinstance(content, str) else []
+        question = next((one for one in waits if one.kind == "question"), None)
+        if not resumes and question is None:
+            return await self._start(content)
+        # what the transcript tells of a turn already is not told again
+        self._heard.setdefault(turn, f"{self._service.about(LOCAL, turn).get('moves', 0)}.0")
+        if resumes or question is None:
+            await self._service.resume(LOCAL, turn)
+        else:
+            await self._service.answer(LOCAL, question.id, content)
+        return turn
+
+    async def _start(self, content: Any) -> str:
+        """Begin a turn. The session is stored with it: what it was forked from, and where it works."""
+        given: dict[str, Any] = {"conversation_history": self._history} if self._history else {}
+        turn = await self._service.start(LOCAL, content, self.id, **given)
+        self._history, folder = (), str(self._view.workdir)
+        if self._folders.get(self.first) != folder:
+            await self._folders.put(self.first, folder)
+        return turn
+
+    async def _say(self, running: str, content: Any) -> TurnResult | None:
+        """A message while a turn runs; the result of that turn if the model has read it there."""
+        how, words = self.agent.settings.interrupt.second_message, isinstance(content, str)
+        if how == "interrupt":
+            await self._service.interrupt(LOCAL, running, content if words else None)
+        elif how == "steer" and words:
+            try:
+                await self._service.steer(LOCAL, running, content)
+                async with self._line:
+                    result = await self._service.result(LOCAL, running)
+            except (Busy, TurnSuspended):  # it has just ended, or waits for the next message
+                return None
+            unread = [*result.pending_steer, *self.agent.signals.take_steer()]
+            return None if content in unread else result
+        return None
+
+    async def _follow(self, turn: str) -> PromptResponse:
+        """Show what happens in a turn, and ask the person what it asks, until it has ended."""
+        while True:
+            async for one in self._service.events(LOCAL, turn, self._heard.get(turn, "")):
+                self._heard[turn] = one.id
+                self._view.hear(one.event)
+            try:
+                result = await self._service.result(LOCAL, turn)
+                break
+            except TurnSuspended as waits:
+                for item in waits.pending:
+                    if item.kind == "approval":
+                        await self._approve(turn, item)
+                if any(item.kind != "approval" for item in waits.pending):
+                    answers = any(item.kind == "question" for item in waits.pending)
+                    todo = "your next message answers it" if answers else f"when it is there, say /{RESUME}"
+                    asked = "".join(f"\n{one.asked}" for one in waits.pending if one.kind == "question")
+                    self._view.note(f"{waits}; {todo}{asked}")
+                    await self._view.settled()
+                    about = {"fsm_agent": {"turn": waits.turn_id}}
+                    return PromptResponse(stop_reason="end_turn", field_meta=about)
+        self._heard.pop(turn, None)
+        self._view.finish(result)
+        await self._view.settled()
+        return _prompt_response(result)
+
+    async def _approve(self, turn: str, item: Pending) -> None:
+        calls = (call for row in self._rows(item.session) for call in row.tool_calls)
+        call = next((one for one in calls if one.id == item.call), None)
+        answer = await self._view.approve(item, call)
+        try:
+            await self._service.answer(LOCAL, item.id, answer)
+        except Busy:  # it was answered elsewhere meanwhile
+            await self._service.resume(LOCAL, turn)
+
+    async def cancel(self) -> None:
+        """End the turn that runs, and the prompts that wait behind it."""
+        for one in self._prompts:
+            one.cancelled.set()
+        for one in reversed(self._prompts):
+            if one.turn:
+                await self._service.interrupt(LOCAL, one.turn)
+
+    @property
+    def busy(self) -> bool:
+        """Whether a prompt is being answered."""
+        return bool(self._prompts)
+
+    async def aclose(self) -> None:
+        """Let the session go."""
+        self._view.close()
+        await self.agent.aclose()
+
+
+def _prompt_response(result: TurnResult) -> PromptResponse:
+    reason = result.turn_exit_reason
+    about = {
+        "fsm_agent": {"exit_reason": reason.value, "outcome": reason.outcome.value, "turn": result.turn_id}
+    }
+    stop = STOPS[reason]
+    if stop is None:
+        line = one_line(result.error or result.final_response or reason.value.replace("_", " "))
+        raise RequestError(FAILED, line, about["fsm_agent"])
+    return PromptResponse(stop_reason=stop, field_meta=about)
+
+
+def _command(name: str, does: str, behind: str) -> AvailableCommand:
+    hint = AvailableCommandInput(UnstructuredCommandInput(hint=behind)) if behind else None
+    return AvailableCommand(name=name, description=does, input=hint)
+
+
+REFUSED = -32602
+"""The code of an answer to what cannot be done as it was asked."""
+NOT_STARTED = (
+    "MCP servers that the editor named were not started: {names}. Name them in config.toml if you want them"
+)
+
+
+@contextmanager
+def _in_one_line() -> Iterator[None]:
+    """An error of ours is an answer of one line."""
+    try:
+        yield
+    except FsmAgentError as error:
+        raise RequestError(REFUSED, " ".join(str(error).split())) from None
+
+
+class EditorServer:
+    """The methods of the protocol, by the names that its library gives them."""
+
+    def __init__(self, host: EditorHost) -> None:
+        self._host = host
+        self._talks: dict[str, EditorTalk] = {}
+        self._service = SessionService(self._agent_of, host.store, attended=True)
+
+    async def open(self) -> None:
+        """Begin to run turns."""
+        await self._service.open()
+
+    def on_connect(self, client: Client) -> None:
+        """Take the connection, over which the editor gets updates and questions."""
+        self._client = client
+
+    async def initialize(self, protocol_version: int, **_: Any) -> InitializeResponse:
+        """Say what there is. An editor that knows no version of ours leaves."""
+        prompts = PromptCapabilities(
+            image="image" in self._host.reads, audio="audio" in self._host.reads, embedded_context=True
+        )
+        return InitializeResponse(
+            protocol_version=PROTOCOL_VERSION,
+            agent_capabilities=AgentCapabilities(
+                load_session=True,
+                prompt_capabilities=prompts,
+                session_capabilities=SessionCapabilities(
+                    list=SessionListCapabilities(), fork=SessionForkCapabilities()
+                ),
+            ),
+            agent_info=Implementation(name="fsm-agent", title="fsm-agent", version=__version__),
+            auth_methods=[],
+        )
+
+    async def new_session(
+        self, cwd: str, mcp_servers: Sequence[Any] | None = None, **_: Any
+    ) -> NewSessionResponse:
+        """Begin a session that works in ``cwd``."""
+        with _in_one_line():
+            talk = self._open(cwd, None, mcp_servers)
+        self._talks[talk.id] = talk
+        talk.offer()
+        return NewSessionResponse(session_id=talk.id)
+
+    async def load_session(
+        self, cwd: str, session_id: str, mcp_servers: Sequence[Any] | None = None, **_: Any
+    ) -> LoadSessionResponse:
+        """Continue a stored session: all of it is sent before the answer."""
+        with _in_one_line():
+            open_now = self._not_busy(session_id)
+            talk = self._open(cwd, session_id, mcp_servers)
+            if open_now is not None:
+                await open_now.aclose()
+            self._talks[session_id] = talk
+            await talk.replay()
+        talk.offer()
+        return LoadSessionResponse()
+
+    async def list_sessions(
+        self, cwd: str | None = None, cursor: str | None = None, **_: Any
+    ) -> ListSessionsResponse:
+        """List the sessions of editors, those that were used last first: of all folders, or of one."""
+        with _in_one_line():
+            if cursor is not None:
+                raise ConfigError("there is no more than one page of sessions", cursor, "no cursor")
+            if cwd is not None and not Path(cwd).is_absolute():
+                raise ConfigError("the working directory cannot be used", cwd, "the whole path of a folder")
+            wanted, folders = cwd and str(Path(cwd)), KeptValues(self._host.store, FOLDERS).all()
+            found = [
+                SessionInfo(
+                    session_id=one["session"],
+                    cwd=folder,
+                    title=one["title"] or None,
+                    updated_at=datetime.fromtimestamp(one["touched"], UTC).isoformat(),
+                )
+                for one in self._service.sessions(LOCAL, MOST_LISTED)
+                if (folder := folders.get(one["session"])) and wanted in (None, folder)
+            ]
+        return ListSessionsResponse(sessions=found)
+
+    async def fork_session(
+        self, session_id: str, cwd: str, mcp_servers: Sequence[Any] | None = None, **_: Any
+    ) -> ForkSessionResponse:
+        """Begin a session with the messages of a stored one, which stays as it is."""
+        with _in_one_line():
+            self._not_busy(session_id)
+            stored = self._service.load(LOCAL, session_id)
+            if any(one["ended"] is None for one in stored["turns"][-1:]):
+                raise ConfigError("the last turn of the session was left unfinished", session_id)
+            talk = self._open(cwd, None, mcp_servers, stored["messages"])
+        self._talks[talk.id] = talk
+        talk.offer()
+        return ForkSessionResponse(session_id=talk.id)
+
+    async def prompt(self, session_id: str, prompt: Blocks, **_: Any) -> PromptResponse:
+        """Answer a prompt, when its turn has ended."""
+        with _in_one_line():
+            return await self._talk(session_id).prompt(prompt)
+
+    async def cancel(self, session_id: str, **_: Any) -> None:
+        """End what runs in a session."""
+        if session_id in self._talks:
+            await self._talks[session_id].cancel()
+
+    async def aclose(self) -> None:
+        """Let all sessions go. A turn that runs is left where it is."""
+        await self._service.aclose()
+        for talk in self._talks.values():
+            await talk.aclose()
+
+    def _not_busy(self, session_id: str) -> EditorTalk | None:
+        """The session, if it is open. Raises ``ConfigError`` while a prompt is answered in it."""
+        if (open_now := self._talks.get(session_id)) is not None and open_now.busy:
+            raise ConfigError("the session is busy", session_id, "one that answers no prompt")
+        return open_now
+
+    def _open(
+        self,
+        cwd: str,
+        stored: str | None,
+        servers: Sequence[Any] | None,
+        history: Sequence[Mapping[str, Any]] = (),
+    ) -> EditorTalk:
+        view = EditorView(self._client, folder := _folder(cwd))
+        try:
+            agent = self._host.agent(view, folder, stored)
+            notice = _notice(servers)
+            return EditorTalk(self._host, self._service, view, agent, stored, notice, history)
+        except BaseException:
+            view.close()
+            raise
+
+    def _agent_of(self, order: Order) -> Agent:
+        found = next((one for one in self._talks.values() if one.first == order.session), None)
+        if found is None:
+            raise ConfigError("no such session is open", order.session)
+        return found.agent
+
+    def _talk(self, session_id: str) -> EditorTalk:
+        if session_id not in self._talks:
+            raise ConfigError("no such session is open", session_id, "one of session/new or session/load")
+        return self._talks[session_id]
+
+
+def serve_stdio(host: EditorHost) -> int:
+    """Serve one editor over standard input and output until it leaves; 0. Whatever else writes to standard
+    output comes out on standard error. Raises ``ConfigError`` when there is no editor at the other end."""
+    return asyncio.run(_serve(host))
+
+
+async def _serve(host: EditorHost) -> int:
+    server = EditorServer(host)
+    await server.open()
+    try:
+        reader, writer = await connect_own_streams(DEFAULT_STDIO_BUFFER_LIMIT_BYTES)
+    except ValueError:
+        raise ConfigError(
+            "standard input and output lead to no editor", None, "an editor that starts this command"
+        ) from None
+    try:
+        methods = cast(Any, server)  # those that it has not are answered as not found
+        await run_agent(methods, writer, reader, use_unstable_protocol=True)  # session/fork is
+    except AttributeError:  # what the library says of JSON that is no object
+        raise ConfigError(
+            "what came on standard input is not the Agent Client Protocol", None, "an editor"
+        ) from None
+    finally:
+        await server.aclose()
+    return 0
+
+
+def _folder(cwd: str) -> Path:
+    path = Path(cwd)
+    if not path.is_absolute() or not path.is_dir():
+        raise ConfigError("the working directory cannot be used", cwd, "the whole path of a folder")
+    return path
+
+
+def _notice(servers: Sequence[Any] | None) -> str:
+    """What an editor names may come out of the folder that it shows: it starts no program of ours."""
+    names = ", ".join(str(getattr(one, "name", "?")) for one in servers or ())
+    return NOT_STARTED.format(names=names) if names else ""

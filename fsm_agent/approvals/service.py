@@ -57,7 +57,7 @@ from fsm_agent.runtime.events import ApprovalAsked, StatusText
 from fsm_agent.runtime.ports import Clock
 from fsm_agent.sessions.store.fence import Fence
 from fsm_agent.sessions.store.pending import Pending, PendingItems
-from fsm_agent.settings.model import ApprovalSettings as ApprovalSettings
+from fsm_agent.settings import ApprovalSettings as ApprovalSettings
 from fsm_agent.support.texts import clean, one_line
 from fsm_agent.support.threads import in_daemon_thread
 from fsm_agent.tools.decorator import Confinement

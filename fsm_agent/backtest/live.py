@@ -39,12 +39,12 @@ from fsm_agent.extension import Extension
 from fsm_agent.features.limits import UnknownPrice
 from fsm_agent.providers.config_file import CONFIG
 from fsm_agent.sessions.store import Store
+from fsm_agent.sessions.store.importing import copy_store
 from fsm_agent.sessions.store.journal.conversation_journal import REPLY
 from fsm_agent.sessions.store.journal.read import Turns
-from fsm_agent.sessions.store.reports.spending import Spending
+from fsm_agent.sessions.store.reports import Spending
 from fsm_agent.sessions.store.rewind import AGENT_SETTINGS
-from fsm_agent.sessions.store.transfer.copying import copy_store
-from fsm_agent.settings.model import Limits, LimitScope
+from fsm_agent.settings import Limits, LimitScope
 from fsm_agent.support.redaction import mask
 from fsm_agent.support.texts import one_line
 from fsm_agent.tools import Tool, tool

@@ -53,7 +53,7 @@ from fsm_agent.sessions.store import Store
 from fsm_agent.sessions.store.journal.conversation_journal import REPLY, REQUEST
 from fsm_agent.sessions.store.journal.read import AGENT_TURN, Effect, TurnInfo, Turns
 from fsm_agent.sessions.store.rewind import Position, position_of
-from fsm_agent.settings.model import Settings, merge
+from fsm_agent.settings import Settings, merge
 
 QUIET: Mapping[type, Any] = {
     Persist: Done(),

@@ -30,8 +30,8 @@ from fsm_agent.fsm.base_turn import BaseTurn
 from fsm_agent.fsm.machine import Machine
 from fsm_agent.fsm.table import Row
 from fsm_agent.sessions.store import Store
+from fsm_agent.sessions.store.insights import rows_by_turn
 from fsm_agent.sessions.store.journal.read import Turns
-from fsm_agent.sessions.store.reports.insights import rows_by_turn
 
 CALL = "CallLLM"
 """The state that asks a model once in each visit."""

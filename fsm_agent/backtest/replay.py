@@ -27,7 +27,7 @@ from fsm_agent.fsm.table import Counted
 from fsm_agent.sessions.store import Store
 from fsm_agent.sessions.store.journal.read import AGENT_TURN, Effect, Turns
 from fsm_agent.sessions.store.rewind import position_of
-from fsm_agent.settings.model import Settings
+from fsm_agent.settings import Settings
 from fsm_agent.support.redaction import mask_json
 from fsm_agent.support.texts import one_line
 

@@ -16,7 +16,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     interrupted."""
     words = list(sys.argv[1:] if arguments is None else arguments)
     if words == ["--version"]:  # needs no parser
-        from fsm_agent.support.version import __version__
+        from fsm_agent.support import __version__
 
         print(f"fsm-agent {__version__}")
         return 0

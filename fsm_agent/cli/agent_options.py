@@ -14,9 +14,9 @@ from fsm_agent.cli.sessions import store_of
 from fsm_agent.options import DEFAULT_TOOLSETS, AgentOptions, by_task
 from fsm_agent.providers.choose import Choice
 from fsm_agent.providers.config_file import Config, config_of
-from fsm_agent.sessions.store.names import find_session
+from fsm_agent.sessions.store.stored_sessions import find_session
+from fsm_agent.settings import ENV_PREFIX, Settings, unknown_variables
 from fsm_agent.settings.errors import about_unknown
-from fsm_agent.settings.model import ENV_PREFIX, Settings, unknown_variables
 from fsm_agent.support.files import home_of
 
 STARTS, ENDS = "OTEL_EXPORTER_OTLP_", "ENDPOINT"

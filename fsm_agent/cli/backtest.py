@@ -19,18 +19,21 @@ from rich.text import Text
 from fsm_agent.backtest import live
 from fsm_agent.backtest.live import Ending, Fork, Live, Place, Purse
 from fsm_agent.backtest.playback import Change
-from fsm_agent.backtest.report import (
+from fsm_agent.backtest.run import (
     MOST,
     ORDER,
+    Backtest,
+    Found,
     as_html,
     as_json,
     as_markdown,
+    describe_change,
     groups,
     guards,
     headline,
+    identity,
     move,
 )
-from fsm_agent.backtest.run import Backtest, Found, describe_change, identity
 from fsm_agent.backtest.verdict import KINDS, Verdict
 from fsm_agent.cli.arguments import nest_settings, tools_of
 from fsm_agent.cli.models import NO_KEY, most_of_request
@@ -67,7 +70,7 @@ from fsm_agent.providers.catalog import FREE, price_of
 from fsm_agent.providers.config_file import config_of
 from fsm_agent.providers.profiles import is_loopback
 from fsm_agent.sessions.store import Store
-from fsm_agent.settings.model import Settings
+from fsm_agent.settings import Settings
 from fsm_agent.support.texts import escape_markdown
 from fsm_agent.support.threads import LOOP
 

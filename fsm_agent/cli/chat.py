@@ -31,8 +31,8 @@ from fsm_agent.errors import ConfigError, OwnershipLost, SessionBusy, StoreError
 from fsm_agent.options import Content
 from fsm_agent.sessions.store import Store
 from fsm_agent.sessions.store.journal.read import TurnInfo
-from fsm_agent.sessions.store.reports.records import session_record, session_usage
-from fsm_agent.settings.model import SecondMessage
+from fsm_agent.sessions.store.reports import session_record, session_usage
+from fsm_agent.settings import SecondMessage
 from fsm_agent.support.redaction import mask
 from fsm_agent.support.threads import in_a_loop
 

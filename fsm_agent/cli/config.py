@@ -25,8 +25,8 @@ from fsm_agent.providers.choose import MODEL_ENV
 from fsm_agent.providers.config_file import CONFIG, KEYS, Config, check_config, config_of
 from fsm_agent.providers.profiles import PROFILES
 from fsm_agent.sessions.store.postgres import masked_url
+from fsm_agent.settings import ENV_PREFIX, Settings, from_environment, unknown_variables
 from fsm_agent.settings.errors import about_unknown, every_setting
-from fsm_agent.settings.model import ENV_PREFIX, Settings, from_environment, unknown_variables
 from fsm_agent.support.files import home_of, private_folder, replace_file
 from fsm_agent.support.redaction import mask
 

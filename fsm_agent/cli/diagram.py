@@ -25,7 +25,7 @@ from fsm_agent.diagram.runs import Run, Tally, move_at
 from fsm_agent.errors import ConfigError
 from fsm_agent.fsm.journal import Step
 from fsm_agent.fsm.table import Table
-from fsm_agent.settings.model import dot_names
+from fsm_agent.settings import dot_names
 from fsm_agent.support.redaction import mask
 
 if TYPE_CHECKING:
@@ -173,7 +173,7 @@ def runs_of(source: str) -> list[Run]:
         return files.read_runs(source)
     from fsm_agent.cli.sessions import store_of
     from fsm_agent.sessions.store.journal.read import Turns
-    from fsm_agent.sessions.store.names import any_turn
+    from fsm_agent.sessions.store.stored_sessions import any_turn
 
     store = store_of(None)
     turns = Turns(store.database)

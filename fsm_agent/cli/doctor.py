@@ -27,15 +27,15 @@ from fsm_agent.runtime.clock import SystemClock
 from fsm_agent.serve.doors import built_in_doors
 from fsm_agent.sessions.checkpoints import Checkpoints
 from fsm_agent.sessions.store.schema import health
+from fsm_agent.settings import Settings, unknown_variables
 from fsm_agent.settings.errors import about_unknown
-from fsm_agent.settings.model import Settings, unknown_variables
+from fsm_agent.support import __version__
 from fsm_agent.support.files import home_of, workdir_of
 from fsm_agent.support.installation import installed_extensions
 from fsm_agent.support.redaction import mask
 from fsm_agent.support.threads import LOOP, in_a_loop
-from fsm_agent.support.version import __version__
+from fsm_agent.toolsets.mcp import McpServers
 from fsm_agent.toolsets.mcp.process import LOGS
-from fsm_agent.toolsets.mcp.servers import McpServers
 from fsm_agent.toolsets.sandbox import sandbox_of
 
 PACKAGES = (

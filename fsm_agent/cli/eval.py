@@ -59,7 +59,7 @@ from fsm_agent.evaluation.scores import Figures, Gate, GateResult, scorer_of
 from fsm_agent.options import AgentOptions
 from fsm_agent.sessions.store import Store
 from fsm_agent.sessions.store.journal.read import Turns
-from fsm_agent.settings.model import Settings, merge
+from fsm_agent.settings import Settings, merge
 from fsm_agent.support.texts import escape_markdown
 from fsm_agent.support.threads import LOOP
 

@@ -31,7 +31,7 @@ from fsm_agent.cli.screen import (
 from fsm_agent.cli.sessions import store_of
 from fsm_agent.composition.turn_wiring import TURN
 from fsm_agent.errors import ConfigError
-from fsm_agent.sessions.store.reports.insights import Insights, insights
+from fsm_agent.sessions.store.insights import Insights, insights
 
 if TYPE_CHECKING:
     from fsm_agent.backtest.predict import Improbable

@@ -37,8 +37,7 @@ from fsm_agent.support.installation import importing
 from fsm_agent.support.local_server import LOOPBACK
 from fsm_agent.support.threads import in_a_loop
 from fsm_agent.toolsets import TOOLSETS, ToolsetPlace
-from fsm_agent.toolsets.mcp.config import ServerConfig, servers_of
-from fsm_agent.toolsets.mcp.logins import Login
+from fsm_agent.toolsets.mcp.config import Login, ServerConfig, servers_of
 from fsm_agent.toolsets.mcp.process import endpoint_of
 from fsm_agent.toolsets.memory import SkillShelf
 

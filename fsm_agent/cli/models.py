@@ -23,7 +23,7 @@ from fsm_agent.providers.choose import Choice
 from fsm_agent.providers.config_file import Config, config_of
 from fsm_agent.providers.credentials import KeyRest
 from fsm_agent.providers.profiles import Profile, local_models
-from fsm_agent.settings.model import Settings
+from fsm_agent.settings import Settings
 from fsm_agent.support.files import home_of
 
 NO_KEY = "not-used"  # looking a model up needs no key

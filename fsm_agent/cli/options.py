@@ -45,7 +45,7 @@ def _with_one_store(ctx: typer.Context, home: str | None) -> str | None:
     command would do nothing where it was meant to."""
     if home is None or ctx.resilient_parsing:
         return home
-    from fsm_agent.settings.model import DATABASE_VARIABLE, from_environment
+    from fsm_agent.settings import DATABASE_VARIABLE, from_environment
 
     store = from_environment().get("store")
     if isinstance(store, dict) and store.get("database_url"):

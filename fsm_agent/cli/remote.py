@@ -28,8 +28,8 @@ from fsm_agent.dispatch.follow import Follower
 from fsm_agent.dispatch.worker import SHAPE, App, Worker
 from fsm_agent.errors import ConfigError, TurnSuspended
 from fsm_agent.sessions.store import Store
-from fsm_agent.sessions.store.names import find_session
-from fsm_agent.settings.model import Settings
+from fsm_agent.sessions.store.stored_sessions import find_session
+from fsm_agent.settings import Settings
 from fsm_agent.support.files import home_of
 from fsm_agent.support.threads import in_a_loop
 

@@ -29,9 +29,9 @@ from fsm_agent.errors import ConfigError, TurnSuspended
 from fsm_agent.providers.profiles import is_loopback
 from fsm_agent.sessions.store import Store
 from fsm_agent.sessions.store.journal.read import TurnInfo, Turns
-from fsm_agent.sessions.store.names import any_turn, find_turn
 from fsm_agent.sessions.store.pending import Pending
-from fsm_agent.sessions.store.reports.records import session_usage
+from fsm_agent.sessions.store.reports import session_usage
+from fsm_agent.sessions.store.stored_sessions import any_turn, find_turn
 from fsm_agent.support.texts import json_of, one_line
 from fsm_agent.support.threads import in_a_loop
 

@@ -19,7 +19,7 @@ from rich.table import Table
 from rich.text import Text
 
 from fsm_agent.errors import ConfigError
-from fsm_agent.sessions.store.reports.spending import UsageTotals
+from fsm_agent.sessions.store.reports import UsageTotals
 from fsm_agent.support.texts import escape
 
 if TYPE_CHECKING:

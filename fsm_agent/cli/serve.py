@@ -30,7 +30,7 @@ from fsm_agent.dispatch.dispatcher import dispatcher_of
 from fsm_agent.errors import ConfigError
 from fsm_agent.sessions.store import Store
 from fsm_agent.sessions.store.kept_values import KeptValues
-from fsm_agent.settings.model import Settings
+from fsm_agent.settings import Settings
 from fsm_agent.support.installation import importing
 from fsm_agent.support.local_server import LOOPBACK, bind_port, own_hosts
 from fsm_agent.support.redaction import keep_secret, mask

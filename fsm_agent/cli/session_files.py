@@ -24,20 +24,19 @@ from fsm_agent.providers.config_file import config_of
 from fsm_agent.providers.profiles import PROFILES
 from fsm_agent.sessions.checkpoints import Checkpoint, Checkpoints
 from fsm_agent.sessions.store import Store, store_for
-from fsm_agent.sessions.store.journal.read import Turns
-from fsm_agent.sessions.store.names import find_session, one_of
-from fsm_agent.sessions.store.retention import Old, old, remove, vacuum
-from fsm_agent.sessions.store.rows import compaction_chain
-from fsm_agent.sessions.store.transfer.copying import copy_store
-from fsm_agent.sessions.store.transfer.export import (
+from fsm_agent.sessions.store.export import (
     export_session,
     export_sessions,
     export_turn,
     session_trajectory,
     turn_trajectory,
 )
-from fsm_agent.sessions.store.transfer.importing import MAX_LINE, import_lines
-from fsm_agent.settings.model import Settings, Storage
+from fsm_agent.sessions.store.importing import MAX_LINE, copy_store, import_lines
+from fsm_agent.sessions.store.journal.read import Turns
+from fsm_agent.sessions.store.retention import Old, old, remove, vacuum
+from fsm_agent.sessions.store.rows import compaction_chain
+from fsm_agent.sessions.store.stored_sessions import find_session, one_of
+from fsm_agent.settings import Settings, Storage
 from fsm_agent.support.files import home_of, private_file, workdir_of
 
 FORMATS = ("jsonl", "sharegpt", "pytest")

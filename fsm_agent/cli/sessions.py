@@ -30,10 +30,10 @@ from fsm_agent.cli.screen import (
 from fsm_agent.errors import ConfigError, FsmAgentError
 from fsm_agent.providers.config_file import config_of
 from fsm_agent.sessions.store import Store, store_for
-from fsm_agent.sessions.store.names import find_session
-from fsm_agent.sessions.store.names import rename as renamed
-from fsm_agent.sessions.store.reports.records import SessionInfo, sessions
-from fsm_agent.settings.model import Settings
+from fsm_agent.sessions.store.reports import SessionInfo, sessions
+from fsm_agent.sessions.store.stored_sessions import find_session
+from fsm_agent.sessions.store.stored_sessions import rename as renamed
+from fsm_agent.settings import Settings
 from fsm_agent.support.files import home_of
 from fsm_agent.support.redaction import mask, mask_json
 from fsm_agent.support.threads import LOOP
@@ -180,7 +180,7 @@ def undo(
     name: SessionName, turns: Annotated[int, typer.Option(help="How many.")] = 1, home: Home = None
 ) -> int:
     """Take back the last turns of a session. Nothing is deleted, and effects of tools stay (see undo)."""
-    from fsm_agent.sessions.store.undo import undo as undone  # loads the checkpoints of files
+    from fsm_agent.sessions.store.edits import undo as undone  # loads the checkpoints of files
 
     store = store_of(home)
     done = LOOP.run(undone(store, find_session(store, name), turns))

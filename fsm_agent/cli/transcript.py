@@ -39,8 +39,7 @@ from fsm_agent.conversation.messages import AGENT_NAME
 from fsm_agent.conversation.parts import text_only
 from fsm_agent.conversation.vendors import hosted_lines
 from fsm_agent.sessions.store import Store
-from fsm_agent.sessions.store.names import find_session, one_of
-from fsm_agent.sessions.store.reports.records import (
+from fsm_agent.sessions.store.reports import (
     Doubt,
     Shown,
     ShownMessage,
@@ -50,6 +49,7 @@ from fsm_agent.sessions.store.reports.records import (
     turn_record,
 )
 from fsm_agent.sessions.store.search import Among, Found, SearchHit, search
+from fsm_agent.sessions.store.stored_sessions import find_session, one_of
 from fsm_agent.support.redaction import mask, mask_json
 
 LINES = 8

@@ -31,10 +31,10 @@ from fsm_agent.fsm.verify.report import fold
 from fsm_agent.providers.profiles import PROFILES
 from fsm_agent.sessions.store import Store
 from fsm_agent.sessions.store.journal.read import AGENT_TURN, TurnInfo, Turns
-from fsm_agent.sessions.store.names import any_turn
+from fsm_agent.sessions.store.stored_sessions import any_turn
+from fsm_agent.support import __version__
 from fsm_agent.support.redaction import environment_keys, mask_json
 from fsm_agent.support.texts import one_line
-from fsm_agent.support.version import __version__
 
 MOST_BYTES = 2_000_000
 """Of a file. A longer recording is left out of it, and the report says so."""

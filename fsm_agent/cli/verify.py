@@ -32,7 +32,7 @@ from fsm_agent.fsm.verify.reach import (
     promela,
 )
 from fsm_agent.fsm.verify.report import Check, Report
-from fsm_agent.settings.model import Settings, dot_names
+from fsm_agent.settings import Settings, dot_names
 
 LARGEST = 10_000_000
 """A maximum of more is a mistake; the formulas have no limit of their own."""

@@ -35,7 +35,7 @@ from fsm_agent.runtime.ports import Clock, ModelPort
 from fsm_agent.sessions.checkpoints import FOLDER as CHECKPOINTS
 from fsm_agent.sessions.store import Store, store_for
 from fsm_agent.sessions.store.kept_values import KeptValues
-from fsm_agent.settings.model import DATABASE_VARIABLE, Settings
+from fsm_agent.settings import DATABASE_VARIABLE, Settings
 from fsm_agent.support.files import LOGINS, home_of, make_private, workdir_of
 from fsm_agent.telemetry import choose_telemetry
 from fsm_agent.tools import as_tool
@@ -226,7 +226,7 @@ def _servers(made: Services, config: Config) -> ToolSource | None:
         return options["inherits"].more
     if options["mcp"] is None and not (config.mcp and FILE_SERVERS in (options["toolsets"] or ())):
         return None
-    from fsm_agent.toolsets.mcp.servers import McpServers
+    from fsm_agent.toolsets.mcp import McpServers
 
     return McpServers.of(
         options["mcp"],

@@ -25,11 +25,12 @@ from fsm_agent.fsm.pause_point import TurnKind
 from fsm_agent.fsm.runner import Perform, State, drive
 from fsm_agent.providers.catalog import total_cost
 from fsm_agent.sessions import Session
-from fsm_agent.sessions.store import Closing, Store
+from fsm_agent.sessions.store import Store
+from fsm_agent.sessions.store.journal import Closing
 from fsm_agent.sessions.store.rewind import AGENT_SETTINGS, Position
 from fsm_agent.sessions.store.search import keep_up
 from fsm_agent.sessions.turn import TurnEnding
-from fsm_agent.settings.model import Settings, Storage
+from fsm_agent.settings import Settings, Storage
 from fsm_agent_states.build_messages import build_messages, recompose
 from fsm_agent_states.call_llm import call_llm
 from fsm_agent_states.classify_error import classify_error
@@ -101,7 +102,7 @@ async def compact_history(turn: TurnState, perform: Perform) -> None:
 def edit_turn(position: Position, edit: Mapping[str, Any]) -> Position:
     """``edit_position``, with the values of fields checked: a turn with these could not continue. Raises
     ``ConfigError``."""
-    from fsm_agent.sessions.store.fork_edits import edit_position  # few turns are edited
+    from fsm_agent.sessions.store.edits import edit_position  # few turns are edited
 
     position = edit_position(position, edit)
     for name in edit.get("fields") or ():
@@ -286,7 +287,7 @@ def ending_of(
         if settings.index:
             keep_up(store.database)
         if settings.trajectories:
-            from fsm_agent.sessions.store.transfer.export import save_trajectory
+            from fsm_agent.sessions.store.export import save_trajectory
 
             try:
                 save_trajectory(store.database, turn_id, store.home / TRAJECTORIES)
@@ -307,7 +308,7 @@ def limits_for(settings: Mapping[str, Any]) -> Mapping[str, int]:
     the environment has it), with no fallback and no second key. Raises ``ConfigError`` for a value that is
     not allowed."""
     from fsm_agent.conversation.effects import Runtime
-    from fsm_agent.settings.model import Settings
+    from fsm_agent.settings import Settings
     from fsm_agent_states.turn import limits_of
 
     return limits_of(Settings.of(settings), Runtime("any", "any"))

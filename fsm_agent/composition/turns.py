@@ -61,13 +61,13 @@ from fsm_agent.sessions.store.database import Job
 from fsm_agent.sessions.store.fence import Fence
 from fsm_agent.sessions.store.journal.conversation_journal import ConversationLog, ConversationRecording
 from fsm_agent.sessions.store.journal.read import Turns
-from fsm_agent.sessions.store.names import name_after
 from fsm_agent.sessions.store.pending import Pending
 from fsm_agent.sessions.store.rewind import Position
 from fsm_agent.sessions.store.rows import first_user_words
+from fsm_agent.sessions.store.stored_sessions import name_after
 from fsm_agent.sessions.turn import DurableTurn, DurableTurns, Enter, EnterBehind, new_turn_id
 from fsm_agent.sessions.turn_limiter import TurnLimiter
-from fsm_agent.settings.model import Limits, PartSettings
+from fsm_agent.settings import Limits, PartSettings
 from fsm_agent.support.installation import install_command
 from fsm_agent.support.media import ImageBounds, UnusableMedia, fit_image, text_of_pdf
 from fsm_agent.support.redaction import format_traceback
@@ -76,7 +76,7 @@ from fsm_agent.toolsets.agent.background import budget_below, children_of
 
 if TYPE_CHECKING:
     from fsm_agent.output import OutputType
-    from fsm_agent.sessions.store.undo import Undone
+    from fsm_agent.sessions.store.edits import Undone
 
 # ----------------------------------------------------------------------------------------------------
 # Checks of a message's parts before its turn: each is made to fit if possible, and otherwise refused
@@ -545,7 +545,7 @@ class AgentTurns:
 
     async def undo(self, turns: int, *, files: bool) -> Undone:
         """``Agent.aundo``."""
-        from fsm_agent.sessions.store.undo import undo
+        from fsm_agent.sessions.store.edits import undo
 
         undone = await undo(self.store, self.session().id, turns)
         self.session_id = undone.session

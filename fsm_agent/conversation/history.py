@@ -19,7 +19,7 @@ from fsm_agent.conversation.messages import TEXT, Message, ToolCall
 from fsm_agent.conversation.parts import parts_of
 from fsm_agent.conversation.vendors import ReasoningFamily, issuer_of, runtime_family
 from fsm_agent.errors import ConfigError
-from fsm_agent.support.later import without_collection
+from fsm_agent.support import without_collection
 from fsm_agent.support.texts import clean
 
 CALL_REMOVED = "(tool call removed)"

@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from fsm_agent.settings.model import Compression
+from fsm_agent.settings import Compression
 
 CHARS_PER_TOKEN = 4
 SMALL_WINDOW, TINY_WINDOW = 512_000, 64_000

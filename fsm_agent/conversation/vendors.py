@@ -11,7 +11,7 @@ from typing import Any, Literal
 from urllib.parse import urlsplit
 
 from fsm_agent.conversation.effects import ApiMode, Runtime
-from fsm_agent.settings.model import HostedName
+from fsm_agent.settings import HostedName
 from fsm_agent.support.texts import one_line
 
 # ----------------------------------------------------------------------------------------------------

@@ -36,7 +36,7 @@ from fsm_agent.fsm.properties import (
 from fsm_agent.fsm.table import Below, Counter, Guard, Inner, Line, Rung, Table, all_of, any_of
 
 HOMES = (
-    ("fsm_agent_states.turn", "fsm_agent.settings.model", "fsm_agent.conversation.effects"),
+    ("fsm_agent_states.turn", "fsm_agent.settings", "fsm_agent.conversation.effects"),
     ("states.turn", "fsm_agent.settings", "fsm_agent.requests"),
 )
 """Where the limits of the turn, the settings and the runtime stood in versions whose table does not know its

@@ -17,7 +17,7 @@ from fsm_agent.errors import ConfigError, FsmAgentError, SessionBusy
 from fsm_agent.fsm.codec import dumps
 from fsm_agent.sessions.store import Store
 from fsm_agent.sessions.store.queued import ATTENDED, first_session, must_be, queue, withdraw
-from fsm_agent.settings.model import DispatchSettings
+from fsm_agent.settings import DispatchSettings
 from fsm_agent.support.installation import install_command
 from fsm_agent.telemetry import current_traceparent
 

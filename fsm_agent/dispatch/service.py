@@ -380,7 +380,7 @@ class SessionService:
 
     async def fork(self, caller: Caller, turn_id: str, at: int, edit: Mapping[str, Any] | None = None) -> str:
         """Begin a turn in a session of its own where this one was after ``at`` moves, with the changes of
-        ``edit`` (``fsm_agent.sessions.store.fork_edits.edit_position`` says which); its id."""
+        ``edit`` (``fsm_agent.sessions.store.edits.edit_position`` says which); its id."""
         caller.need("run")
         self._find_session_of(caller, turn_id)
         if (edit or {}).keys() & {"counters", "fields"} and not caller.admin:

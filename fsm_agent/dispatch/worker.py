@@ -30,7 +30,7 @@ from fsm_agent.sessions.store.queued import (
     to_be_run,
     withdraw,
 )
-from fsm_agent.settings.model import Settings
+from fsm_agent.settings import Settings
 from fsm_agent.support.redaction import mask
 from fsm_agent.support.texts import one_line
 

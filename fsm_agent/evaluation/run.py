@@ -40,7 +40,7 @@ from fsm_agent.sessions.store import Store
 from fsm_agent.sessions.store.journal.read import ABANDONED, TurnInfo, Turns
 from fsm_agent.sessions.store.kept_values import KeptValues
 from fsm_agent.sessions.store.rows import newest_of, turn_tree
-from fsm_agent.settings.model import Limits
+from fsm_agent.settings import Limits
 from fsm_agent.support.texts import one_line
 from fsm_agent.support.threads import LOOP
 from fsm_agent.tools import as_tool

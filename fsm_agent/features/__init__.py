@@ -43,7 +43,7 @@ from fsm_agent.providers.failover import Backend, Backends
 from fsm_agent.runtime.callbacks import Callbacks
 from fsm_agent.runtime.ports import Clock
 from fsm_agent.sessions.store import Store
-from fsm_agent.settings.model import Settings
+from fsm_agent.settings import Settings
 from fsm_agent.support.files import private_file, private_folder
 from fsm_agent.telemetry import Telemetry
 from fsm_agent.tools.decorator import ToolSource
@@ -51,7 +51,7 @@ from fsm_agent.toolsets.agent import AgentTools, Background
 from fsm_agent.toolsets.agent.child import ChildAgent
 
 if TYPE_CHECKING:
-    from fsm_agent.features.memory import MemoryRecall
+    from fsm_agent.features.context import MemoryRecall
     from fsm_agent.features.other_agents import ChildAgentFactory
 
 RESULTS = "results"

@@ -16,7 +16,7 @@ from fsm_agent.fsm.runner import Layer, Perform
 from fsm_agent.output import OutputType, ValidOutput
 from fsm_agent.runtime.clock import UsersCode, answer_of
 from fsm_agent.runtime.ports import Clock
-from fsm_agent.settings.model import Settings
+from fsm_agent.settings import Settings
 from fsm_agent.tools import RunContext, Tool, ToolFailure
 from fsm_agent.tools.result import text_of_error, words_of
 from fsm_agent.tools.signature import KEY

@@ -32,7 +32,7 @@ from fsm_agent.runtime.callbacks import Callbacks
 from fsm_agent.runtime.events import ToolComplete, ToolProgress
 from fsm_agent.sessions import Session
 from fsm_agent.sessions.checkpoints import Checkpoints
-from fsm_agent.settings.model import Settings
+from fsm_agent.settings import Settings
 from fsm_agent.support.texts import one_line
 from fsm_agent.telemetry import tracing_of
 from fsm_agent.tools import ToolFailure
@@ -41,7 +41,7 @@ from fsm_agent.toolsets.agent.background import REVIEW, TITLE, review_of, title_
 
 if TYPE_CHECKING:
     from fsm_agent.features.answers import Answers
-    from fsm_agent.features.memory import MemoryRecall
+    from fsm_agent.features.context import MemoryRecall
     from fsm_agent.output import OutputType
     from fsm_agent.tools import RunContext
 
@@ -59,7 +59,7 @@ def features_of(ground: Ground) -> tuple[Extension, ...]:
 
         found.append(HookCalls(ground))
     if options["context_engine"] is not None:
-        from fsm_agent.features.context_engine import EngineCalls
+        from fsm_agent.features.context import EngineCalls
 
         found.append(EngineCalls(ground))
     found += [*(() if ground.recall is None else (ground.recall,)), ground.files]
@@ -82,7 +82,7 @@ def memory_of(ground: Ground) -> MemoryRecall | None:
     Raises ``ConfigError``."""
     if ground.options["memory"] is None and ground.options["callbacks"] is None:
         return None
-    from fsm_agent.features.memory import MemoryRecall
+    from fsm_agent.features.context import MemoryRecall
 
     return MemoryRecall(ground)
 

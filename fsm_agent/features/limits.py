@@ -70,8 +70,8 @@ from fsm_agent.fsm.runner import Layer, Perform
 from fsm_agent.providers.catalog import PER, Price, dearest, price_of
 from fsm_agent.providers.failover import Backend
 from fsm_agent.runtime.clock import Stopwatch, WorkTime
-from fsm_agent.sessions.store.reports.spending import NOTHING_SPENT, Expense, Spending
-from fsm_agent.settings.model import LimitScope, Settings
+from fsm_agent.sessions.store.reports import NOTHING_SPENT, Expense, Spending
+from fsm_agent.settings import LimitScope, Settings
 
 Unit = Literal["usd", "tokens", "seconds"]
 LATER = (RunTool, Wait, CloseTurn)

@@ -22,7 +22,7 @@ from fsm_agent.runtime.callbacks import Callbacks, child_callbacks
 from fsm_agent.runtime.events import StatusText
 from fsm_agent.sessions.store import Store
 from fsm_agent.sessions.store.journal.read import TurnInfo, Turns
-from fsm_agent.settings.model import Settings
+from fsm_agent.settings import Settings
 from fsm_agent.support.texts import one_line
 from fsm_agent.tools import Tool, ToolFailure, as_tool, tool
 from fsm_agent.tools.decorator import ToolSource

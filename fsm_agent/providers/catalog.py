@@ -24,7 +24,7 @@ from fsm_agent.conversation.messages import Usage
 from fsm_agent.conversation.parts import Kind
 from fsm_agent.providers.credentials import KeyRests
 from fsm_agent.providers.profiles import PROFILES
-from fsm_agent.settings.model import CacheTtl, ModelPrice
+from fsm_agent.settings import CacheTtl, ModelPrice
 from fsm_agent.support.files import HomeRows
 
 _HERE = Path(__file__).parent

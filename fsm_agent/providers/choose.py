@@ -24,7 +24,7 @@ from fsm_agent.providers.profiles import (
     is_nearby,
 )
 from fsm_agent.runtime.ports import Clock, ModelPort
-from fsm_agent.settings.model import Settings
+from fsm_agent.settings import Settings
 from fsm_agent.support.redaction import mask
 
 if TYPE_CHECKING:

@@ -40,8 +40,8 @@ from fsm_agent.conversation.effects import ApiMode
 from fsm_agent.errors import ConfigError
 from fsm_agent.providers.credentials import FORM, PREFIX, is_kept
 from fsm_agent.providers.profiles import PROFILES, Auth, Profile, is_nearby, local_models
+from fsm_agent.settings import Settings, Tokens
 from fsm_agent.settings.errors import words_at
-from fsm_agent.settings.model import Settings, Tokens
 from fsm_agent.support.redaction import environment_keys, keep_secret, secrets_among
 
 if TYPE_CHECKING:

@@ -31,7 +31,7 @@ from typing import Any, Protocol, runtime_checkable
 
 from fsm_agent.errors import ConfigError
 from fsm_agent.providers.profiles import PROFILES
-from fsm_agent.settings.model import ENV_PREFIX, Credential
+from fsm_agent.settings import ENV_PREFIX, Credential
 from fsm_agent.support.files import HomeRows
 from fsm_agent.support.installation import install_command
 from fsm_agent.support.redaction import KEYS, PASSED_ON, keep_secret

@@ -15,7 +15,7 @@ from fsm_agent.providers.choose import Choice
 from fsm_agent.providers.credentials import LONGEST, CredentialEntry, CredentialSource, KeyPool
 from fsm_agent.providers.profiles import PROFILES
 from fsm_agent.runtime.ports import Clock, ModelPort
-from fsm_agent.settings.model import Settings
+from fsm_agent.settings import Settings
 from fsm_agent.support.threads import in_daemon_thread
 
 FALLBACK_KEYS = ("model", "base_url", "api_key", "api_mode", "context_window")

@@ -128,7 +128,7 @@ def _is_count(value: Any) -> bool:
 # Limits on one reply of a provider. They are not settings: a larger reply is an attack, or a new kind of
 # model for which these figures must rise for every user.
 #
-# ``fsm_agent.settings.model.Tools`` limits the contents of a reply (``max_calls``), this module its size,
+# ``fsm_agent.settings.Tools`` limits the contents of a reply (``max_calls``), this module its size,
 # and ``Timeout`` and ``Stale`` its duration.
 
 

@@ -11,7 +11,7 @@ import threading
 from typing import NamedTuple
 
 from fsm_agent.errors import ConfigError
-from fsm_agent.settings.model import BudgetMode, Settings
+from fsm_agent.settings import BudgetMode, Settings
 
 
 class RequestCap:

@@ -54,7 +54,7 @@ from fsm_agent.serve.agui_messages import (
 from fsm_agent.serve.doors import Door
 from fsm_agent.serve.web import EventStream, Sse, caller_of, json_body, route
 from fsm_agent.sessions.store.pending import Pending
-from fsm_agent.support.version import __version__
+from fsm_agent.support import __version__
 
 log = logging.getLogger(__name__)
 VENDORED = "vendor/"

@@ -35,8 +35,8 @@ from fsm_agent.serve.web import (
     route,
 )
 from fsm_agent.sessions.store.kept_values import KeptValues
+from fsm_agent.support import __version__
 from fsm_agent.support.texts import one_line
-from fsm_agent.support.version import __version__
 
 PUBLIC = ("/health", "/openapi.json")
 

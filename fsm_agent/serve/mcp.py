@@ -82,8 +82,8 @@ from fsm_agent.runtime.events import ToolComplete, ToolStart, Transition
 from fsm_agent.serve.called_tools import PREFIX, message_of, new_call_id
 from fsm_agent.serve.web import CALLER, service_error, to_json
 from fsm_agent.sessions.store.pending import Pending
+from fsm_agent.support import __version__
 from fsm_agent.support.texts import one_line, shorten
-from fsm_agent.support.version import __version__
 from fsm_agent.tools import ToolFailure
 from fsm_agent.toolsets.memory import SkillShelf
 

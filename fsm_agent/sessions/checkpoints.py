@@ -22,7 +22,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from fsm_agent.errors import StoreError
-from fsm_agent.settings.model import CheckpointSettings
+from fsm_agent.settings import CheckpointSettings
 from fsm_agent.support.files import lock_file, private_file, private_folder
 from fsm_agent.support.redaction import bare_environment
 from fsm_agent.support.texts import one_line

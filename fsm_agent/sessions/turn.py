@@ -24,12 +24,13 @@ from fsm_agent.fsm.properties import Watch, watcher
 from fsm_agent.fsm.runner import Perform, RunnableTurn, Runner, Stepping
 from fsm_agent.runtime.events import SIZE, Events, running
 from fsm_agent.sessions import Session
-from fsm_agent.sessions.store import Begun, Claim, Closing, Recording, Store, TurnLog
+from fsm_agent.sessions.store import Begun, Claim, Store
 from fsm_agent.sessions.store.fence import Fence
+from fsm_agent.sessions.store.journal import Closing, Recording, TurnLog
 from fsm_agent.sessions.store.journal.read import Turns
-from fsm_agent.sessions.store.names import find_turn
 from fsm_agent.sessions.store.pending import Pending, PendingItems
 from fsm_agent.sessions.store.rewind import Position, ReadRecording, fork_turn, position_of, take_over
+from fsm_agent.sessions.store.stored_sessions import find_turn
 from fsm_agent.support.threads import LOOP, warn_if_blocking
 
 if TYPE_CHECKING:

@@ -22,7 +22,7 @@ from fsm_agent.runtime.clock import Stopwatch, wait_with_deadline
 from fsm_agent.runtime.events import StatusText, measure
 from fsm_agent.runtime.ports import Clock
 from fsm_agent.sessions.turn import DurableTurn
-from fsm_agent.settings.model import Poll, SecondMessage
+from fsm_agent.settings import Poll, SecondMessage
 
 Place = Future[None]
 """Done when its turn may run."""

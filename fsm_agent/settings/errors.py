@@ -13,7 +13,7 @@ from pydantic import BaseModel, TypeAdapter, ValidationError
 from pydantic_settings import SettingsError
 
 from fsm_agent.errors import ConfigError
-from fsm_agent.settings.model import ENV_PREFIX, BySize, Settings
+from fsm_agent.settings import ENV_PREFIX, BySize, Settings
 
 # The values that each setting accepts, in words: for error messages, ``fsm-agent config list`` and the
 # docs.

@@ -105,9 +105,9 @@ def text_of_pdf(data: bytes, most: int) -> str:
     of its own, and seconds. Raises ``UnusableMedia``."""
     if importlib.util.find_spec("pypdf") is None:
         raise UnusableMedia("pypdf is not installed")
-    from fsm_agent.support import pdf_worker
+    from fsm_agent.support import document_worker
 
-    command = [sys.executable, "-P", "-X", "utf8", pdf_worker.__file__, str(most)]
+    command = [sys.executable, "-P", "-X", "utf8", document_worker.__file__, "pdf", str(most)]
     try:
         done = subprocess.run(  # noqa: S603 - this interpreter, a file of ours
             command, input=data, capture_output=True, timeout=PDF_SECONDS, env=bare_environment(), check=False

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from fsm_agent.extension import Extension
     from fsm_agent.sessions.store import Store
-    from fsm_agent.settings.model import TelemetrySettings
+    from fsm_agent.settings import TelemetrySettings
 
 FORMS = "true, false, or fsm_agent.telemetry.Telemetry(…)"
 

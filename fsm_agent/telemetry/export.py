@@ -25,8 +25,8 @@ from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor
 
 from fsm_agent.errors import ConfigError
+from fsm_agent.support import __version__
 from fsm_agent.support.texts import one_line
-from fsm_agent.support.version import __version__
 from fsm_agent.telemetry import conventions
 from fsm_agent.telemetry import conventions as names
 

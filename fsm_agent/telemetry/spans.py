@@ -15,7 +15,7 @@ from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapProp
 from fsm_agent.conversation.effects import OutputSpec, Runtime
 from fsm_agent.conversation.messages import Usage
 from fsm_agent.runtime.events import EVERYWHERE, Measured
-from fsm_agent.support.version import __version__
+from fsm_agent.support import __version__
 from fsm_agent.telemetry import Telemetry
 from fsm_agent.telemetry import conventions as names
 

@@ -26,7 +26,7 @@ from fsm_agent.fsm.journal import Exchange
 from fsm_agent.fsm.machine import TurnLike
 from fsm_agent.fsm.runner import CRASHED
 from fsm_agent.fsm.table import Row, Table
-from fsm_agent.sessions.store.store import store_for
+from fsm_agent.sessions.store import store_for
 from fsm_agent.testing.wires import chat_rows
 
 FORMATS: Mapping[ApiMode, Format] = {mode: format_of(mode) for mode in get_args(ApiMode)}

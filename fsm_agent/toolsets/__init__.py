@@ -29,15 +29,14 @@ from typing import TYPE_CHECKING
 
 from fsm_agent.errors import ConfigError
 from fsm_agent.memory import Notes
-from fsm_agent.settings.model import Memory, SandboxSettings, Web
+from fsm_agent.settings import Memory, SandboxSettings, Web
 from fsm_agent.support.files import home_of
 from fsm_agent.tools import Tool
 from fsm_agent.toolsets.calculator import small_tools
 from fsm_agent.toolsets.edit import edit_tools
-from fsm_agent.toolsets.files import Seen, file_tools
+from fsm_agent.toolsets.files import Seen, file_tools, search_tools
 from fsm_agent.toolsets.memory import memory_tools, skill_tools, skill_writing_tools
 from fsm_agent.toolsets.sandbox import CommandPlace, aside_of, usable_sandbox
-from fsm_agent.toolsets.search import search_tools
 from fsm_agent.toolsets.terminal import job_tools, terminal_tools
 
 if TYPE_CHECKING:

@@ -17,12 +17,12 @@ from typing import TYPE_CHECKING, Annotated
 
 from pydantic import Field
 
-from fsm_agent.settings.model import Web
+from fsm_agent.settings import Web
+from fsm_agent.support import document_worker
 from fsm_agent.support.redaction import bare_environment
 from fsm_agent.support.threads import in_daemon_thread
 from fsm_agent.support.untrusted import wrap_untrusted
 from fsm_agent.tools import Tool, ToolFailure, tool
-from fsm_agent.toolsets import page_worker
 from fsm_agent.toolsets.process import readable
 
 if TYPE_CHECKING:
@@ -101,7 +101,8 @@ async def _from_html(page: str, address: str, whole: bool, seconds: float) -> st
         "-S",
         "-X",
         "utf8",
-        page_worker.__file__,
+        document_worker.__file__,
+        "page",
         address,
         "whole" if whole else "main",
     )

@@ -301,7 +301,7 @@ def _default_limits() -> Mapping[str, int]:
     """Return the limits of a turn with default settings, whatever the environment says, two fallbacks, two
     more keys and one auxiliary model."""
     from fsm_agent.conversation.effects import Runtime
-    from fsm_agent.settings.model import Settings
+    from fsm_agent.settings import Settings
     from fsm_agent_states.turn import limits_of  # here, because few readers of the table want figures
 
     runtime = Runtime("any", "any", usable_fallbacks=2, possible_rekeys=2)

@@ -21,7 +21,7 @@ from fsm_agent.conversation.wire import WireCopy
 from fsm_agent.fsm.base_turn import BaseTurn, OutcomeName
 from fsm_agent.fsm.codec import PART, assemble
 from fsm_agent.fsm.table import Row
-from fsm_agent.settings.model import Settings
+from fsm_agent.settings import Settings
 from fsm_agent_states.logic.parts import (
     ELSEWHERE,
     Accounting,

@@ -123,7 +123,7 @@ async def process(
     editor: Editor, server: ScriptedServer, home: Path
 ) -> AsyncIterator[tuple[Any, asyncio.subprocess.Process]]:
     """The command, as an editor starts it."""
-    command = (sys.executable, "-m", "fsm_agent.cli", "acp", "--model", "local:m", "--base-url", server.url)
+    command = (sys.executable, "-m", "fsm_agent", "acp", "--model", "local:m", "--base-url", server.url)
     env = environment(FSM_AGENT_HOME=str(home))
     async with spawn_agent_process(editor, *command, env=env) as (agent, started):
         await agent.initialize(protocol_version=1)
@@ -358,7 +358,7 @@ async def test_a_turn_that_failed_is_an_error_and_wrong_input_one_line(tmp_path:
 
 @pytest.mark.slow
 def test_what_is_not_the_protocol_is_one_line(tmp_path: Path) -> None:
-    done = ran("-m", "fsm_agent.cli", "acp", input="[]\n", cwd=tmp_path)
+    done = ran("-m", "fsm_agent", "acp", input="[]\n", cwd=tmp_path)
     assert (done.returncode, done.stdout) == (2, "")
     assert "not the Agent Client Protocol" in done.stderr.splitlines()[-1]
     assert "Traceback" not in done.stderr

@@ -19,8 +19,8 @@ from fsm_agent.extension import Extension, Part
 from fsm_agent.fsm.journal import Exchange
 from fsm_agent.hooks import Hooks
 from fsm_agent.request import Effect, Request
-from fsm_agent.sessions.store.transfer.export import export_session
-from fsm_agent.sessions.store.transfer.importing import import_lines
+from fsm_agent.sessions.store.export import export_session
+from fsm_agent.sessions.store.importing import import_lines
 from fsm_agent.testing import Look, call, text, tools
 from fsm_agent_states.table import TURN
 from tests.helpers.processes import ran

@@ -12,7 +12,7 @@ import pytest
 from fsm_agent import Agent, Handoff, RunContext, tool
 from fsm_agent.conversation.result import way_of
 from fsm_agent.errors import ConfigError, TurnSuspended
-from fsm_agent.settings.model import DelegationSettings
+from fsm_agent.settings import DelegationSettings
 from fsm_agent.testing import ScriptedModel, call, text, tools
 
 

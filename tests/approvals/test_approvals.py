@@ -17,7 +17,7 @@ from fsm_agent.conversation.effects import Approval, AskApproval, ToolSpec
 from fsm_agent.errors import ConfigError, StoreError
 from fsm_agent.runtime.callbacks import Callbacks
 from fsm_agent.sessions.store import store_for
-from fsm_agent.settings.model import Settings
+from fsm_agent.settings import Settings
 from fsm_agent.testing import FakeClock, ScriptedModel, call, text, tools
 from tests.helpers.waiting import PATIENCE
 

@@ -17,15 +17,15 @@ import pytest
 
 from fsm_agent import Agent
 from fsm_agent.backtest import Backtest, Change, Found, Verdict
-from fsm_agent.backtest.report import as_html, as_markdown
+from fsm_agent.backtest.run import as_html, as_markdown
 from fsm_agent.composition.turn_wiring import TURN
 from fsm_agent.diagram.table_json import describe, table_from
 from fsm_agent.errors import ConfigError
 from fsm_agent.fsm.machine import Machine
 from fsm_agent.sessions.store import Store
+from fsm_agent.sessions.store.export import export_turn
 from fsm_agent.sessions.store.journal.read import Turns
 from fsm_agent.sessions.store.rows import json_with_checksum
-from fsm_agent.sessions.store.transfer.export import export_turn
 from fsm_agent.testing import FakeClock, ScriptedModel, call, text, tools
 from tests.helpers.command_line import Cli
 from tests.helpers.recorded_turns import SETTINGS, measure, record

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from fsm_agent.sessions.store import Store
-from fsm_agent.sessions.store.transfer.export import export_turn
+from fsm_agent.sessions.store.export import export_turn
 from tests.helpers.action_runner import ActionRunner, GitHub, StepFailed, github_server
 from tests.helpers.recorded_turns import record
 

@@ -42,7 +42,7 @@ def cli(cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Cli:
 def process(*arguments: str, warnings: str = "error", **options: Any) -> subprocess.Popen[str]:
     env = environment(PYTHONWARNINGS=warnings)
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, **options}
-    return subprocess.Popen([sys.executable, "-m", "fsm_agent.cli", *arguments], text=True, env=env, **pipes)
+    return subprocess.Popen([sys.executable, "-m", "fsm_agent", *arguments], text=True, env=env, **pipes)
 
 
 @contextmanager
@@ -249,7 +249,7 @@ def test_nobody_at_the_terminal_means_no_and_yes_means_yes(cli: Cli) -> None:
 @pytest.mark.slow
 def test_a_text_that_is_no_utf8_is_answered() -> None:
     words = [b"what is 1+1 \xff\xfe", "--model", "offline:demo", "--json"]
-    done = ran("-m", "fsm_agent.cli", "run", *words)
+    done = ran("-m", "fsm_agent", "run", *words)
     assert "1+1 = 2" in json.loads(done.stdout)["final_response"]
     assert done.stderr == ""
 

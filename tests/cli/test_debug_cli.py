@@ -21,7 +21,7 @@ from tests.helpers.waiting import PATIENCE, until
 @contextmanager
 def served(home: Path, *words: str) -> Iterator[tuple[subprocess.Popen[str], str, str, dict[str, str]]]:
     """The command as a process, the address of its page, its turn, and the headers of a request."""
-    command = [sys.executable, "-m", "fsm_agent.cli", "debug", *words, "--web", "--port", "0", "--no-open"]
+    command = [sys.executable, "-m", "fsm_agent", "debug", *words, "--web", "--port", "0", "--no-open"]
     env = environment(PYTHONWARNINGS="error")
     command += ["--home", str(home)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=env, cwd=home) as process:

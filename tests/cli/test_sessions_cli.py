@@ -13,7 +13,7 @@ from fsm_agent import Agent
 from fsm_agent.errors import ConfigError, SessionBusy
 from fsm_agent.sessions.store import Store, store_for
 from fsm_agent.sessions.store.journal.read import Turns
-from fsm_agent.sessions.store.names import any_turn, find_session, first_words, one_of
+from fsm_agent.sessions.store.stored_sessions import any_turn, find_session, first_words, one_of
 from fsm_agent.testing import ScriptedModel, ScriptedServer, call, status, text, tools
 from tests.helpers.command_line import Cli
 from tests.helpers.processes import ran
@@ -439,7 +439,7 @@ def test_run_goes_on_in_a_session(cli: Cli, home: Path) -> None:
 
 def chat(home: Path, lines: str, *options: str) -> str:
     """The status lines, and then the answers."""
-    done = ran("-m", "fsm_agent.cli", "chat", "--home", home, *options, input=lines, check=True)
+    done = ran("-m", "fsm_agent", "chat", "--home", home, *options, input=lines, check=True)
     return done.stderr + done.stdout
 
 

@@ -34,7 +34,7 @@ from fsm_agent.conversation.messages import Message, ToolCall
 from fsm_agent.conversation.token_meter import CompactionGuard, ContextMeter, fault_of, threshold
 from fsm_agent.conversation.wire import WireCopy
 from fsm_agent.conversation.wire.form import View
-from fsm_agent.settings.model import Compression
+from fsm_agent.settings import Compression
 from tests.helpers.wire_rules import RULES
 
 WORD = ["short", "x" * 3_000, "你好" * 900, "line\n" * 400]

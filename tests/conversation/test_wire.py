@@ -21,6 +21,7 @@ from fsm_agent.conversation.effects import ApiMode, OutputSpec, Runtime, ToolSpe
 from fsm_agent.conversation.messages import Message, ToolCall
 from fsm_agent.conversation.wire import WireCopy, format_of
 from fsm_agent.conversation.wire.form import Ask, View
+from fsm_agent.conversation.wire.openai import NO_TEXT
 from fsm_agent.conversation.wire.options import (
     TAKEN,
     NotStrictError,
@@ -30,9 +31,8 @@ from fsm_agent.conversation.wire.options import (
     reasons,
     strict,
 )
-from fsm_agent.conversation.wire.responses import NO_TEXT
 from fsm_agent.output import OutputType
-from fsm_agent.settings.model import EFFORTS
+from fsm_agent.settings import EFFORTS
 from tests.helpers.wire_rules import HERE, HISTORIES, RULES, SCAFFOLD, VIEWS, exchange, item, written
 
 PLAIN = View()

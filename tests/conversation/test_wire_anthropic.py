@@ -15,7 +15,7 @@ from fsm_agent.conversation.effects import ApiMode, Runtime, ToolSpec
 from fsm_agent.conversation.messages import Message, ToolCall
 from fsm_agent.conversation.wire import WireCopy, format_of
 from fsm_agent.conversation.wire.form import Ask, View
-from fsm_agent.settings.model import Effort
+from fsm_agent.settings import Effort
 from tests.helpers.closed_types import adapter
 from tests.helpers.wire_rules import HERE as ISSUER
 from tests.helpers.wire_rules import HISTORIES, MARKED, NATIVE, PNG, VIEWS, exchange, written

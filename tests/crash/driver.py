@@ -40,7 +40,7 @@ from fsm_agent.extension import Extension
 from fsm_agent.hooks import ShownCall, ShownRequest
 from fsm_agent.request import Effect, Request
 from fsm_agent.sessions.store import Store
-from fsm_agent.settings.model import Settings
+from fsm_agent.settings import Settings
 from fsm_agent.support.threads import WORKERS, in_a_loop
 from fsm_agent.testing import ScriptedModel, repeat, text
 from tests.crash.mutants import MUTANTS

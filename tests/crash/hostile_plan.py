@@ -12,7 +12,7 @@ from functools import cache
 from typing import Any, Literal
 
 from fsm_agent.providers.scripted.replies import Reply, call, overflow, silence, slow, status, text, tools
-from fsm_agent.settings.model import Settings
+from fsm_agent.settings import Settings
 from fsm_agent.testing.strategies import BROKEN, REFUSED, SAID
 
 MODES = ("chat_completions", "codex_responses", "anthropic_messages")

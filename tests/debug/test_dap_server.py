@@ -172,7 +172,7 @@ def test_a_port_that_cannot_be(tmp_path: Path, port: int) -> None:
 
 def run(said: bytes, home: Path) -> subprocess.CompletedProcess[Any]:
     options = {"input": said, "text": False, "env": environment(FSM_AGENT_HOME=str(home), PYTHONSAFEPATH="1")}
-    return ran("-m", "fsm_agent.cli", "debug", "--stdio", **options)
+    return ran("-m", "fsm_agent", "debug", "--stdio", **options)
 
 
 @pytest.mark.slow

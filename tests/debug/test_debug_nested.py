@@ -17,9 +17,9 @@ import pytest
 from examples import nested, order, parallel
 from fsm_agent.debug import Debugger, DebugSession
 from fsm_agent.debug.core.pending_request import manual_workflow
+from fsm_agent.debug.dap import EventTranslator
 from fsm_agent.debug.dap.context import EditorContext
 from fsm_agent.debug.dap.protocol import Outbox
-from fsm_agent.debug.dap.session import EventTranslator
 from fsm_agent.errors import ConfigError
 from tests.helpers.dap_editor import editing, workshop_of
 from tests.helpers.debugging import ended, give
@@ -269,7 +269,7 @@ def test_an_inner_turn_that_is_only_just_beginning_is_found_at_the_next_look(
     context = EditorContext(shop, Outbox(sent.append), hear=lambda thread, event: None)
     outer = context.open(shop.start("LAMP"))
     give(outer.debugger, "into")
-    monkeypatch.setattr("fsm_agent.debug.dap.session.LOOK_ROUND", 0)
+    monkeypatch.setattr("fsm_agent.debug.dap.LOOK_ROUND", 0)
     translator = EventTranslator(context)
     with monkeypatch.context() as before:
         before.setattr(shop.store.pause_points, "running", lambda turn: None)

@@ -23,7 +23,7 @@ from fsm_agent.diagram.layout import map_of as readme_map_of
 from fsm_agent.errors import ConfigError, TurnSuspended
 from fsm_agent.fsm.table import Table
 from fsm_agent.sessions.store import store_for
-from fsm_agent.sessions.store.reports.insights import insights
+from fsm_agent.sessions.store.insights import insights
 from fsm_agent.support.redaction import mask_json
 from fsm_agent.testing import FakeClock, ScriptedModel, call, repeat, text, tools
 from fsm_agent_states.table import TURN

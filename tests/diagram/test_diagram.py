@@ -482,7 +482,7 @@ def test_the_hooks_run_what_is_there(tmp_path: Path) -> None:
         """As pre-commit does, in the project's folder."""
         arguments = next(hook["args"] for hook in used if hook["id"] == name)
         first, *words = [*shlex.split(hooks[name]["entry"]), *arguments]
-        module = ["-m", "fsm_agent.cli"] if first == "fsm-agent" else []
+        module = ["-m", "fsm_agent"] if first == "fsm-agent" else []
         return ran(*module, *words, cwd=tmp_path).returncode
 
     assert run("fsm-agent-diagrams") == 1

@@ -55,7 +55,7 @@ class WorkerProcess:
         if database_url is not None:
             environment["FSM_AGENT_STORE__DATABASE_URL"] = database_url
         environment["FSM_AGENT_HOME"] = str(home)
-        words = [sys.executable, "-m", "fsm_agent.cli", "worker", "--app", APP, *options]
+        words = [sys.executable, "-m", "fsm_agent", "worker", "--app", APP, *options]
         with self._log.open("wb") as log:
             self.process = subprocess.Popen(words, env=environment, stdout=log, stderr=log, cwd=world)
         self.stopped = False

@@ -21,7 +21,8 @@ from fsm_agent.fsm.verify import verify_table
 from fsm_agent.runtime.callbacks import Callbacks
 from fsm_agent.runtime.clock import SystemClock
 from fsm_agent.runtime.events import ToolProgress, Transition
-from fsm_agent.sessions.store import SqliteDatabase, Store
+from fsm_agent.sessions.store import Store
+from fsm_agent.sessions.store.sqlite import SqliteDatabase
 from fsm_agent.testing import call, text, tools
 from fsm_agent.testing.scripts import CountingTurn
 from fsm_agent_states.table import TURN

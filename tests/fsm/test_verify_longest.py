@@ -14,7 +14,7 @@ from fsm_agent.fsm.verify import bounds, examine, search
 from fsm_agent.fsm.verify.reach import limit_names
 from fsm_agent.fsm.verify.report import FoldedPart, fold
 from fsm_agent.fsm.verify.worst_case import Flow, Worth, long_run, visits
-from fsm_agent.settings.model import Settings
+from fsm_agent.settings import Settings
 from fsm_agent_states.table import TURN
 from fsm_agent_states.turn import TurnState, limits_of
 from tests.helpers.sample import at_least, sampled_seeds

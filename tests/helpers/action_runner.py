@@ -84,7 +84,7 @@ class ActionRunner:
             one.mkdir()
         program = self._programs / "fsm-agent"
         program.write_text(
-            f'#!/bin/sh\nPYTHONPATH={ROOT}:{ROOT}/states exec {sys.executable} -m fsm_agent.cli "$@"\n'
+            f'#!/bin/sh\nPYTHONPATH={ROOT}:{ROOT}/states exec {sys.executable} -m fsm_agent "$@"\n'
         )
         program.chmod(0o755)
         (self._programs / "python").symlink_to(sys.executable)

@@ -27,7 +27,7 @@ from fsm_agent.fsm.verify import Bound, bounds, examine
 from fsm_agent.hooks import Hooks
 from fsm_agent.providers.scripted.replies import Reply, call, silence, slow, text, tools
 from fsm_agent.sessions.store import Store
-from fsm_agent.settings.model import Settings, merge
+from fsm_agent.settings import Settings, merge
 from fsm_agent.testing import FakeClock, FakeMemory, Received, ScriptedServer, repeat
 from fsm_agent_states.table import TURN
 from tests.crash.hostile_plan import ANSWERS, MODES

@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from fsm_agent.sessions.store import SqliteDatabase
+from fsm_agent.sessions.store import Store
 from fsm_agent.sessions.store.database import Durability
-from fsm_agent.sessions.store.store import Store
+from fsm_agent.sessions.store.sqlite import SqliteDatabase
 from tests.helpers.postgres_server import address, execute, programs, running
 
 PLACE = "FSM_AGENT_TEST_POSTGRES_AT"

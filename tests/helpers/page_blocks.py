@@ -46,7 +46,7 @@ READERS: dict[str, Callable[[str], object]] = {
     "yaml": yaml.safe_load,
 }
 PROGRAMS = {
-    "fsm-agent": "-m fsm_agent.cli",
+    "fsm-agent": "-m fsm_agent",
     "python": "",
     "pytest": "-m pytest -p no:cacheprovider -p no:xdist -p no:randomly",
 }

@@ -84,7 +84,7 @@ def stale(folder: Path) -> list[str]:
 
 def terminal(folder: Path) -> str:
     """What the terminal shows, as a picture."""
-    return terminal_svg([sys.executable, "-m", "fsm_agent.cli", *ASKED], folder, "fsm-agent run")
+    return terminal_svg([sys.executable, "-m", "fsm_agent", *ASKED], folder, "fsm-agent run")
 
 
 def _words(svg: str) -> str:

@@ -69,7 +69,7 @@ def terminal(*arguments: str, home: Path, columns: int = 110, **files: IO[bytes]
     ours, theirs = pty.openpty()
     env = environment(TERM="xterm-256color", COLUMNS=str(columns))
     running = subprocess.Popen(
-        [sys.executable, "-m", "fsm_agent.cli", *arguments, "--home", str(home)],
+        [sys.executable, "-m", "fsm_agent", *arguments, "--home", str(home)],
         **{"stdin": theirs, "stdout": theirs, "stderr": theirs, **files}, env=env, cwd=home, start_new_session=True,
     )  # fmt: skip
     os.close(theirs)

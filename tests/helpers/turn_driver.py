@@ -35,7 +35,7 @@ from fsm_agent.conversation.messages import ModelReply, Usage
 from fsm_agent.fsm.journal import Step
 from fsm_agent.fsm.runner import Perform
 from fsm_agent.runtime.budget import IterationBudget
-from fsm_agent.settings.model import Settings
+from fsm_agent.settings import Settings
 from fsm_agent.testing import (
     FakeClock,
     Look,

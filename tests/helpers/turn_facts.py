@@ -19,7 +19,7 @@ from fsm_agent.conversation.effects import Runtime
 from fsm_agent.conversation.messages import Message, ModelReply
 from fsm_agent.fsm.table import Row
 from fsm_agent.fsm.verify.reach import limit_names
-from fsm_agent.settings.model import Settings
+from fsm_agent.settings import Settings
 from fsm_agent_states.logic.facts import FACTS
 from fsm_agent_states.logic.parts import Keep
 from fsm_agent_states.replies import REPLIES, Received, ReplyKind

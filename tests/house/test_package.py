@@ -16,7 +16,7 @@ import pytest
 
 import fsm_agent
 from fsm_agent.errors import ConfigError
-from fsm_agent.support.later import load_module, without_collection
+from fsm_agent.support import load_module, without_collection
 from tests.helpers.processes import environment, ran
 
 UI = {"typer", "rich", "prompt_toolkit"}
@@ -29,7 +29,7 @@ STEPS = (
     f"from fsm_agent.testing import ScriptedModel, text; {TURN}",
     "Agent('openai:m', api_key='k')",
 )
-UNUSED = {f"fsm_agent.toolsets.{name}" for name in ("agent.ask", "code", "mcp.servers", "web")}
+UNUSED = {f"fsm_agent.toolsets.{name}" for name in ("agent.ask", "code", "mcp", "web")}
 UNUSED |= {"html.parser", "http.client", "urllib.request"}
 PROOFS = {"fsm_agent.fsm.verify.properties", "fsm_agent_states.logic.shapes"}
 

@@ -25,7 +25,7 @@ from fsm_agent.memory import (
     recall_files,
     text_of,
 )
-from fsm_agent.settings.model import Memory
+from fsm_agent.settings import Memory
 from fsm_agent.support.files import lock_file
 from fsm_agent.support.texts import with_memory_block, without_memory_block
 from fsm_agent.testing import FakeClock, FakeMemory

@@ -30,7 +30,7 @@ from fsm_agent.prompt import (
     read,
     system_line,
 )
-from fsm_agent.settings.model import Prompt
+from fsm_agent.settings import Prompt
 from fsm_agent.support.untrusted import scan
 from fsm_agent.tools import ToolFailure
 from fsm_agent.toolsets import toolset

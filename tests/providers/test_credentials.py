@@ -23,7 +23,7 @@ from fsm_agent.cli import main
 from fsm_agent.errors import ConfigError
 from fsm_agent.providers import credentials
 from fsm_agent.providers.credentials import LONGEST, RESTS, KeyPool, KeyRests, digest_of
-from fsm_agent.settings.model import Credential
+from fsm_agent.settings import Credential
 from fsm_agent.support.installation import install_command
 from fsm_agent.testing import ScriptedServer, status, text
 from tests.helpers.file_keyring import FileKeyring
@@ -320,7 +320,7 @@ def test_a_keyring_that_gives_nothing_is_one_line(
 def command(home: Path, *words: str, **variables: str) -> subprocess.CompletedProcess[str]:
     env = {name: value for name, value in environment().items() if not name.endswith("_API_KEY")}
     env |= {"PYTHON_KEYRING_BACKEND": "tests.helpers.file_keyring.FileKeyring", **variables}
-    return ran("-m", "fsm_agent.cli", *words, "--home", home, env=env)
+    return ran("-m", "fsm_agent", *words, "--home", home, env=env)
 
 
 @pytest.mark.slow

@@ -19,8 +19,8 @@ from fsm_agent import Agent
 from fsm_agent.conversation.effects import CloseTurn, Lesson, Runtime
 from fsm_agent.providers.catalog import BOUNDS, LEARNED, SWITCHES, LearnedFacts
 from fsm_agent.sessions.store import Store
-from fsm_agent.sessions.store.transfer.export import export_session
-from fsm_agent.sessions.store.transfer.importing import import_lines
+from fsm_agent.sessions.store.export import export_session
+from fsm_agent.sessions.store.importing import import_lines
 from fsm_agent.testing import ScriptedServer, repeat, status, text
 from tests.helpers.picky_server import Picky, picky
 from tests.helpers.processes import environment, printed, ran

@@ -11,7 +11,7 @@ from fsm_agent import Agent
 from fsm_agent.conversation.messages import Usage
 from fsm_agent.providers.catalog import GIVEN, SOURCE, cost, dearest, price_of, total_cost
 from fsm_agent.providers.profiles import BY_KEY
-from fsm_agent.settings.model import ModelPrice
+from fsm_agent.settings import ModelPrice
 from fsm_agent.testing import ScriptedModel, ScriptedServer, overflow, status, text
 from tests.helpers.harness import play, table
 

@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from fsm_agent import Agent, tool
 from fsm_agent.providers.scripted.replies import Reply
 from fsm_agent.sessions.store import store_for
-from fsm_agent.sessions.store.names import rename
+from fsm_agent.sessions.store.stored_sessions import rename
 from fsm_agent.testing import (
     FakeClock,
     ScriptedServer,

@@ -17,8 +17,8 @@ from PIL import Image
 from fsm_agent import AudioPart, FilePart, ImagePart, tool
 from fsm_agent.errors import ConfigError
 from fsm_agent.sessions.store import Store, store_for
-from fsm_agent.sessions.store.transfer.export import export_session
-from fsm_agent.sessions.store.transfer.importing import import_lines
+from fsm_agent.sessions.store.export import export_session
+from fsm_agent.sessions.store.importing import import_lines
 from fsm_agent.support.installation import install_command
 from fsm_agent.testing import FakeMemory, ScriptedServer, call, status, text, tools
 from tests.helpers.harness import break_off, play, table

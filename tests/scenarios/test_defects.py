@@ -20,7 +20,7 @@ import pytest
 import fsm_agent_states
 from fsm_agent import Agent
 from fsm_agent.sessions.store import store_for
-from fsm_agent.settings.model import Settings
+from fsm_agent.settings import Settings
 from fsm_agent.support.texts import split_reasoning
 from fsm_agent.testing import ScriptedModel, blank, call, overflow, reasoning, repeat, status, text, tools
 from fsm_agent_states.replies import PROCESS_RESULTS

@@ -12,7 +12,7 @@ import pytest
 
 from fsm_agent import tool
 from fsm_agent.runtime.budget import IterationBudget, tree_budget
-from fsm_agent.settings.model import Settings
+from fsm_agent.settings import Settings
 from fsm_agent.testing import FakeClock, blank, call, repeat, silence, slow, status, text, tools
 from tests.helpers.harness import Interrupt, echo, play, table
 

@@ -13,7 +13,7 @@ import pytest
 from fsm_agent import tool
 from fsm_agent.conversation.arguments import signature
 from fsm_agent.sessions.store import store_for
-from fsm_agent.settings.model import GuardrailSettings
+from fsm_agent.settings import GuardrailSettings
 from fsm_agent.testing import FakeClock, bad_json, call, cut_tool_call, no_finish, repeat, text, tools
 from fsm_agent_states.logic.parts import REMEMBERED, Guardrails
 from tests.helpers.harness import echo, fail, play, table

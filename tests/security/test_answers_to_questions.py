@@ -18,7 +18,7 @@ from fsm_agent.debug.core.remote import read_held
 from fsm_agent.errors import ConfigError
 from fsm_agent.runtime.callbacks import Callbacks
 from fsm_agent.sessions.store import Store
-from fsm_agent.settings.model import ApprovalSettings
+from fsm_agent.settings import ApprovalSettings
 from fsm_agent.testing import FakeClock, call, text, tools
 from tests.debug.test_dap import asked_number
 from tests.helpers.dap_editor import Refused, editing, workshop_of

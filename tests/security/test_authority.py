@@ -14,9 +14,9 @@ from fsm_agent.cli import main
 from fsm_agent.debug import DebugSession
 from fsm_agent.errors import ConfigError
 from fsm_agent.sessions.store import Store
+from fsm_agent.sessions.store.export import export_session
+from fsm_agent.sessions.store.importing import import_lines
 from fsm_agent.sessions.store.journal.read import Turns
-from fsm_agent.sessions.store.transfer.export import export_session
-from fsm_agent.sessions.store.transfer.importing import import_lines
 from fsm_agent.testing import FakeClock, FakeMemory, ScriptedModel, ScriptedServer, call, repeat, text, tools
 from fsm_agent.toolsets.mcp.config import ServerConfig
 from fsm_agent.toolsets.mcp.offer import Listed, make_offer

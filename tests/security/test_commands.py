@@ -16,7 +16,7 @@ from fsm_agent import Agent
 from fsm_agent.approvals.rules import Asked, Pattern, allows
 from fsm_agent.approvals.shell import hard_line
 from fsm_agent.conversation.effects import AskApproval
-from fsm_agent.settings.model import ApprovalSettings
+from fsm_agent.settings import ApprovalSettings
 from fsm_agent.testing import ScriptedModel, call, text, tools
 from tests.helpers.sample import sampled, sampled_seeds
 from tests.helpers.text_tables import columns, sections

@@ -14,7 +14,7 @@ from fsm_agent import Agent, Settings
 from fsm_agent.cli import main
 from fsm_agent.errors import ConfigError
 from fsm_agent.providers.credentials import keyless_environment
-from fsm_agent.settings.model import OUR_HEADERS
+from fsm_agent.settings import OUR_HEADERS
 from fsm_agent.testing import ScriptedServer, call, status, text, tools
 from tests.helpers.harness import echo
 

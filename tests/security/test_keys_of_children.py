@@ -18,9 +18,9 @@ from fsm_agent.diagram.versions import version_of
 from fsm_agent.errors import ConfigError
 from fsm_agent.providers.credentials import KeyPool, hide_from_children, keyless_environment
 from fsm_agent.providers.profiles import PROFILES
-from fsm_agent.settings.model import Credential
+from fsm_agent.settings import Credential
 from fsm_agent.testing import ScriptedModel, call, text, tools
-from fsm_agent.toolsets.search import FileSearch
+from fsm_agent.toolsets.files import FileSearch
 from tests.helpers.mcp_bench import program
 
 ROOT = Path(__file__).parents[2]

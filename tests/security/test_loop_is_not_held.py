@@ -29,7 +29,7 @@ from fsm_agent.providers.chat_reply import ChatReply, whole_reply
 from fsm_agent.providers.failures import http_failure
 from fsm_agent.providers.reply_values import ERROR_BYTES
 from fsm_agent.runtime.callbacks import Callbacks
-from fsm_agent.settings.model import Settings, Web
+from fsm_agent.settings import Settings, Web
 from fsm_agent.support import untrusted
 from fsm_agent.support.redaction import mask
 from fsm_agent.support.texts import split_reasoning, without_memory_block

@@ -18,8 +18,8 @@ from fsm_agent.approvals.programs import names
 from fsm_agent.approvals.rules import Grants
 from fsm_agent.conversation.effects import AskApproval, RunTool
 from fsm_agent.sessions.store import Store
-from fsm_agent.sessions.store.transfer.export import export_session
-from fsm_agent.sessions.store.transfer.importing import import_lines
+from fsm_agent.sessions.store.export import export_session
+from fsm_agent.sessions.store.importing import import_lines
 from fsm_agent.testing import ScriptedModel, call, repeat, tools
 from tests.helpers.harness import begin
 from tests.security.test_authority import ALL as CALLS

@@ -15,8 +15,9 @@ from fsm_agent import Agent, tool
 from fsm_agent.cli import main
 from fsm_agent.cli.input import input_history
 from fsm_agent.composition.services import HOME_FILES
-from fsm_agent.sessions.store import SqliteDatabase, Store
+from fsm_agent.sessions.store import Store
 from fsm_agent.sessions.store.schema import VERSIONS
+from fsm_agent.sessions.store.sqlite import SqliteDatabase
 from fsm_agent.support.files import make_private, private_folder, replace_file
 from fsm_agent.testing import ScriptedModel, call, status, text, tools
 from fsm_agent.toolsets.mcp.process import LOGS, ServerLog

@@ -14,7 +14,7 @@ import pytest
 from fsm_agent.approvals.programs import VERSIONED, reading_programs
 from fsm_agent.approvals.rules import Asked, Pattern, allows, why_not_read_only
 from fsm_agent.sessions.checkpoints import Checkpoints
-from fsm_agent.settings.model import CheckpointSettings
+from fsm_agent.settings import CheckpointSettings
 from tests.helpers.sample import sampled
 from tests.security.hostile_folders import READERS, TRAPS, Folder, hostile, plain
 

@@ -34,7 +34,7 @@ from fsm_agent.providers.scripted import FakeClock
 from fsm_agent.runtime.callbacks import Callbacks
 from fsm_agent.sessions.store import store_for
 from fsm_agent.sessions.store.rewind import AGENT_SETTINGS
-from fsm_agent.settings.model import SandboxSettings, Settings
+from fsm_agent.settings import SandboxSettings, Settings
 from fsm_agent.testing import ScriptedModel, call, text, tools
 from fsm_agent.tools import Tool, ToolRunner
 from fsm_agent.tools.decorator import Confinement
@@ -241,7 +241,7 @@ def test_nothing_outlives_an_agent_that_is_killed(scene: Scene, what: str) -> No
     )
     program = (
         "import asyncio, sys, time, pathlib\n"
-        "from fsm_agent.settings.model import SandboxSettings\n"
+        "from fsm_agent.settings import SandboxSettings\n"
         "from fsm_agent.toolsets.terminal import Jobs\n"
         "from fsm_agent.toolsets.sandbox import sandbox_of\n"
         "from fsm_agent.toolsets.terminal import run_shell\n"

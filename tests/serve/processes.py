@@ -39,7 +39,7 @@ class ServerProcess:
         }
         if database_url is not None:
             environment["FSM_AGENT_STORE__DATABASE_URL"] = database_url
-        words = [sys.executable, "-m", "fsm_agent.cli", "serve", *options]
+        words = [sys.executable, "-m", "fsm_agent", "serve", *options]
         with self._log.open("wb") as log:
             self.process = subprocess.Popen(words, env=environment, stdout=log, stderr=log, cwd=world)
 

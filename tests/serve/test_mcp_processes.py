@@ -67,7 +67,7 @@ class Place:
 
     def command(self, *options: str) -> list[str]:
         words = ["mcp", "serve", "--app", "app:make_agent", "--offer", "pay", "--offer", "wait", *options]
-        return [sys.executable, "-m", "fsm_agent.cli", *words]
+        return [sys.executable, "-m", "fsm_agent", *words]
 
     @contextmanager
     def http(self, *options: str) -> Iterator[tuple[subprocess.Popen[str], str, str]]:
@@ -258,7 +258,7 @@ _LINES: dict[httpx2.Response, AsyncIterator[str]] = {}
 
 
 def add_key(place: Place, name: str) -> str:
-    command = ["-m", "fsm_agent.cli", "serve", "keys", "add", name, "--scope", "run"]
+    command = ["-m", "fsm_agent", "serve", "keys", "add", name, "--scope", "run"]
     return ran(*command, env=place.env, cwd=place.folder).stdout.strip()
 
 

@@ -17,7 +17,6 @@ from fsm_agent.sessions import Session
 from fsm_agent.sessions.store import Store
 from fsm_agent.sessions.store.database import SqlConnection
 from fsm_agent.sessions.store.fence import Owners
-from fsm_agent.sessions.store.names import any_turn
 from fsm_agent.sessions.store.rows import (
     compaction_chain,
     count_revision,
@@ -26,6 +25,7 @@ from fsm_agent.sessions.store.rows import (
     lineage,
 )
 from fsm_agent.sessions.store.search import Among, search
+from fsm_agent.sessions.store.stored_sessions import any_turn
 from fsm_agent.support.files import take
 from fsm_agent.testing import ScriptedModel, call, overflow, repeat, text, tools
 from fsm_agent.toolsets.agent.todo import newest_result

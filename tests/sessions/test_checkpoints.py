@@ -13,7 +13,7 @@ import pytest
 
 from fsm_agent.errors import StoreError
 from fsm_agent.sessions.checkpoints import Checkpoints
-from fsm_agent.settings.model import CheckpointSettings
+from fsm_agent.settings import CheckpointSettings
 
 
 @pytest.fixture

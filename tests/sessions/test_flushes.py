@@ -11,8 +11,9 @@ from typing import Any
 import pytest
 
 from fsm_agent import Agent, tool
-from fsm_agent.sessions.store import SqliteDatabase, Store
+from fsm_agent.sessions.store import Store
 from fsm_agent.sessions.store.journal.conversation_journal import FLUSHES
+from fsm_agent.sessions.store.sqlite import SqliteDatabase
 from fsm_agent.testing import ScriptedModel, call, repeat, text, tools
 from tests.helpers.store_homes import look, process
 

@@ -11,8 +11,8 @@ import pytest
 from fsm_agent import Agent
 from fsm_agent.cli.insights import RECOVERIES, bar
 from fsm_agent.sessions.store import store_for
-from fsm_agent.sessions.store.reports.insights import Insights, insights
-from fsm_agent.sessions.store.reports.spending import SUMS, UsageTotals
+from fsm_agent.sessions.store.insights import Insights, insights
+from fsm_agent.sessions.store.reports import SUMS, UsageTotals
 from fsm_agent.testing import FakeClock, ScriptedServer, blank, call, status, text, tools
 from fsm_agent_states.table import TURN
 from tests.helpers.command_line import Cli

@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 
 from fsm_agent.errors import ConfigError, OwnershipLost, SessionBusy, StoreError
-from fsm_agent.sessions.store import SqliteDatabase, Store
+from fsm_agent.sessions.store import Store
+from fsm_agent.sessions.store.sqlite import SqliteDatabase
 from fsm_agent.testing import ScriptedModel, call, overflow, repeat, text, tools
 from tests.crash.taking_over import MUTANTS, Engine, Found, Point, Takeover, faults
 from tests.helpers.sample import at_least, sampled

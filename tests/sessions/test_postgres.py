@@ -23,17 +23,17 @@ from fsm_agent import Agent, tool
 from fsm_agent.errors import ConfigError, OwnershipLost, SessionBusy, StoreError
 from fsm_agent.sessions.store import Store
 from fsm_agent.sessions.store.database import SqlConnection
+from fsm_agent.sessions.store.export import export_session
 from fsm_agent.sessions.store.fence import Fence
+from fsm_agent.sessions.store.importing import copy_store
 from fsm_agent.sessions.store.journal.read import Turns
 from fsm_agent.sessions.store.postgres import database as presence
 from fsm_agent.sessions.store.postgres.connecting import connect
 from fsm_agent.sessions.store.postgres.database import PostgresDatabase
 from fsm_agent.sessions.store.postgres.writer import WriterLink
-from fsm_agent.sessions.store.reports.spending import Spending
+from fsm_agent.sessions.store.reports import Spending
 from fsm_agent.sessions.store.schema import VERSIONS
 from fsm_agent.sessions.store.search import search
-from fsm_agent.sessions.store.transfer.copying import copy_store
-from fsm_agent.sessions.store.transfer.export import export_session
 from fsm_agent.testing import FakeClock, ScriptedModel, call, text, tools
 from tests.helpers.postgres_server import PostgresServer, programs, running
 from tests.helpers.waiting import PATIENCE, until

@@ -10,9 +10,9 @@ import pytest
 from fsm_agent.errors import ConfigError
 from fsm_agent.sessions.store.postgres import masked_url, secrets
 from fsm_agent.sessions.store.postgres.connecting import definition, translate
+from fsm_agent.sessions.store.search.indexes import vector_of
 from fsm_agent.sessions.store.search.text_analysis import columns
-from fsm_agent.sessions.store.search.tsvector import vector_of
-from fsm_agent.settings.model import Settings
+from fsm_agent.settings import Settings
 from fsm_agent.support.installation import install_command
 
 URL = "postgresql://me:se%3Acret@db.example:5432/app?sslmode=require&password=other"

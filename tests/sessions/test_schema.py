@@ -11,8 +11,9 @@ from pathlib import Path
 import pytest
 
 from fsm_agent.errors import StoreError
-from fsm_agent.sessions.store import SqliteDatabase, Store
+from fsm_agent.sessions.store import Store
 from fsm_agent.sessions.store.schema import FIRST, VERSIONS, application_id, health, newest
+from fsm_agent.sessions.store.sqlite import SqliteDatabase
 from fsm_agent.testing import text
 from tests.helpers.store_homes import process
 

@@ -18,7 +18,7 @@ from fsm_agent.errors import ConfigError, StoreError
 from fsm_agent.sessions.store import Store
 from fsm_agent.sessions.store.rows import json_with_checksum, loads
 from fsm_agent.sessions.store.search import SCAN, Among, catch_up, keep_up, pending, search, snippet_of
-from fsm_agent.sessions.store.search.fts5 import index_batch
+from fsm_agent.sessions.store.search.indexes import SqliteIndex
 from fsm_agent.sessions.store.search.text_analysis import fold, plain_text, query_of
 from fsm_agent.testing import call, text, tools
 from fsm_agent.toolsets.agent.recall import around, by_words, recent
@@ -279,7 +279,7 @@ def test_a_damaged_index_is_rebuilt_and_harms_no_other_job(store: Store) -> None
     everywhere = damage.replace("WHERE id != 1", "")
     store.database.write(lambda c: c.execute(everywhere, (garbage.randbytes(50),)) and None)
     written(store, ["another okapi"])
-    jobs = (lambda c: 1, lambda c: index_batch(c, 10, 1_000), lambda c: 2)
+    jobs = (lambda c: 1, lambda c: SqliteIndex().index_batch(c, 10, 1_000), lambda c: 2)
     beside = [store.database.submit(job) for job in jobs]
     assert (beside[0].result(), beside[2].result()) == (1, 2)
     with pytest.raises(StoreError, match="the full-text index of the sessions is damaged"):
@@ -319,7 +319,7 @@ def test_indexing_says_how_far_it_is_and_stops_in_time(store: Store) -> None:
 
 def test_long_messages_make_short_batches(store: Store) -> None:
     written(store, ["word " * 2_000 for _ in range(10)])
-    assert store.database.write(lambda c: index_batch(c, 64, 25_000)) is True
+    assert store.database.write(lambda c: SqliteIndex().index_batch(c, 64, 25_000)) is True
     assert pending(store.database) == 7
 
 

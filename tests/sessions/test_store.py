@@ -13,7 +13,7 @@ from fsm_agent import Agent, tool
 from fsm_agent.errors import ConfigError, SessionBusy
 from fsm_agent.fsm.codec import check_field
 from fsm_agent.sessions.store import Store
-from fsm_agent.sessions.store.reports.insights import insights
+from fsm_agent.sessions.store.insights import insights
 from fsm_agent.testing import ScriptedModel, call, overflow, repeat, text, tools
 from tests.helpers.harness import begin
 from tests.helpers.store_homes import contents, declared_dead, moves, process, unsafe_tool

@@ -17,8 +17,9 @@ import pytest
 from fsm_agent import Agent
 from fsm_agent.errors import ConfigError, StoreError
 from fsm_agent.options import DEFAULT_TOOLSETS
-from fsm_agent.sessions.store import SqliteDatabase, Store, store_for
+from fsm_agent.sessions.store import Store, store_for
 from fsm_agent.sessions.store.schema import VERSIONS, application_id, health, newest
+from fsm_agent.sessions.store.sqlite import SqliteDatabase
 from fsm_agent.testing import call, repeat, text, tools
 from tests.helpers.command_line import Cli
 from tests.helpers.processes import printed

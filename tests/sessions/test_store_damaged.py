@@ -20,10 +20,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fsm_agent.errors import StoreError
-from fsm_agent.sessions.store import SqliteDatabase, Store
+from fsm_agent.sessions.store import Store
 from fsm_agent.sessions.store.rows import json_with_checksum, loads
 from fsm_agent.sessions.store.schema import VERSIONS, health, look_through
 from fsm_agent.sessions.store.search import search
+from fsm_agent.sessions.store.sqlite import SqliteDatabase
 from fsm_agent.testing import call, text, tools
 from tests.helpers.command_line import Cli
 from tests.helpers.store_homes import agent

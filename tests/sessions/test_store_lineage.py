@@ -17,10 +17,11 @@ from fsm_agent.cli.agent_options import agent_of
 from fsm_agent.cli.options import CliOptions
 from fsm_agent.errors import ConfigError
 from fsm_agent.sessions import Session
-from fsm_agent.sessions.store import SqliteDatabase, Store, stored_sessions
-from fsm_agent.sessions.store.reports.insights import insights
-from fsm_agent.sessions.store.reports.records import sessions
-from fsm_agent.sessions.store.undo import undo
+from fsm_agent.sessions.store import Store, stored_sessions
+from fsm_agent.sessions.store.edits import undo
+from fsm_agent.sessions.store.insights import insights
+from fsm_agent.sessions.store.reports import sessions
+from fsm_agent.sessions.store.sqlite import SqliteDatabase
 from fsm_agent.support.threads import LOOP
 from fsm_agent.testing import call, repeat, text, tools
 from tests.helpers.command_line import Cli

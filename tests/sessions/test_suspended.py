@@ -19,9 +19,9 @@ from fsm_agent import Agent, ResultLater, TurnSuspended, WakeAt, tool
 from fsm_agent.debug import DebugSession
 from fsm_agent.errors import ConfigError
 from fsm_agent.sessions.store import Store
+from fsm_agent.sessions.store.export import export_session
+from fsm_agent.sessions.store.importing import import_lines
 from fsm_agent.sessions.store.pending import Pending
-from fsm_agent.sessions.store.transfer.export import export_session
-from fsm_agent.sessions.store.transfer.importing import import_lines
 from fsm_agent.testing import FakeClock, ScriptedModel, call, repeat, text, tools
 from tests.helpers.store_homes import contents
 from tests.helpers.waiting import PATIENCE, until

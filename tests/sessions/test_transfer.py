@@ -13,8 +13,7 @@ from fsm_agent.agent import Agent
 from fsm_agent.errors import ConfigError
 from fsm_agent.sessions.store import Store, store_for
 from fsm_agent.sessions.store.database import Database
-from fsm_agent.sessions.store.journal.read import Turns
-from fsm_agent.sessions.store.transfer.export import (
+from fsm_agent.sessions.store.export import (
     KINDS,
     export_session,
     export_turn,
@@ -22,7 +21,8 @@ from fsm_agent.sessions.store.transfer.export import (
     session_trajectory,
     turn_trajectory,
 )
-from fsm_agent.sessions.store.transfer.importing import Imported, import_lines
+from fsm_agent.sessions.store.importing import Imported, import_lines
+from fsm_agent.sessions.store.journal.read import Turns
 from fsm_agent.testing import call, text, tools
 from tests.helpers.store_homes import ROTATE, agent, contents, left_unfinished
 

@@ -16,11 +16,11 @@ from typing import Any
 import pytest
 
 from fsm_agent.errors import StoreError
-from fsm_agent.sessions.store import SqliteDatabase, Store
+from fsm_agent.sessions.store import Store
 from fsm_agent.sessions.store.database import CommitWaiter
 from fsm_agent.sessions.store.search import catch_up, keep_up, search
-from fsm_agent.sessions.store.search.fts5 import index_batch
-from fsm_agent.sessions.store.sqlite import CHECKPOINT
+from fsm_agent.sessions.store.search.indexes import SqliteIndex
+from fsm_agent.sessions.store.sqlite import CHECKPOINT, SqliteDatabase
 from fsm_agent.testing import call, text, tools
 from tests.helpers.store_homes import look, process, written
 from tests.helpers.waiting import PATIENCE
@@ -254,7 +254,7 @@ def test_a_damaged_index_that_takes_all_memory_harms_no_other_job(store: Store) 
     store.database.write(lambda c: c.execute(damage, (STRUCTURE, NO_SEGMENTS)) and None)
     written(store, ["another okapi"])
     store.database.write(prepare)
-    told = together(store.database, say("a"), lambda c: index_batch(c, 10, 1_000), say("b"))
+    told = together(store.database, say("a"), lambda c: SqliteIndex().index_batch(c, 10, 1_000), say("b"))
     assert (told[0], told[2]) == ("a", "b")
     assert "the full-text index of the sessions is damaged" in told[1]
     assert said(store.database) == ["a", "b"]

@@ -21,8 +21,8 @@ from fsm_agent.cli.arguments import nest_settings
 from fsm_agent.errors import ConfigError
 from fsm_agent.providers.choose import choose, connect
 from fsm_agent.providers.config_file import config_of
+from fsm_agent.settings import Settings, Stale
 from fsm_agent.settings.errors import every_setting
-from fsm_agent.settings.model import Settings, Stale
 from fsm_agent.testing import FakeClock
 from tests.helpers.extreme_settings import (
     MODEL,

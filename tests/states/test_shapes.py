@@ -23,7 +23,7 @@ from fsm_agent.conversation.wire.form import WIRES, Ask, View
 from fsm_agent.fsm.properties import Change, VisitChange, may
 from fsm_agent.fsm.table import Table, end, go, lines_of, on
 from fsm_agent.fsm.verify import verify_table
-from fsm_agent.settings.model import PrefillRow
+from fsm_agent.settings import PrefillRow
 from fsm_agent.testing import FakeClock, ScriptedModel, blank, call, reasoning, text, tools
 from fsm_agent.testing.wires import chat_rows
 from fsm_agent_states.logic.shapes import (

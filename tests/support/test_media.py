@@ -10,8 +10,8 @@ import pytest
 from PIL import Image
 from pypdf import PdfWriter
 
+from fsm_agent.support.document_worker import read_pdf
 from fsm_agent.support.media import IMAGE_TYPES, ImageBounds, UnusableMedia, fit_image, text_of_pdf
-from fsm_agent.support.pdf_worker import read
 
 BOUNDS = ImageBounds(size=30_000, side=240)
 
@@ -102,4 +102,4 @@ def test_a_pdf_that_cannot_be_read_says_why() -> None:
     for data, why in ((b"", "it is broken"), (pdf("secret"), "it is encrypted|broken")):
         with pytest.raises(UnusableMedia, match=why):
             text_of_pdf(data, 1_000)
-    assert read(pdf(), 1_000) == {"problem": "it has no text, only pictures of it"}
+    assert read_pdf(pdf(), 1_000) == {"problem": "it has no text, only pictures of it"}

@@ -240,7 +240,7 @@ def test_nothing_is_loaded_by_default(tmp_path: Path) -> None:
 
 def command(home: Path, *arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
     env = {name: value for name, value in environment().items() if not name.startswith("OTEL_")}
-    return ran("-m", "fsm_agent.cli", *arguments, "--home", home, env=env | variables, cwd=home)
+    return ran("-m", "fsm_agent", *arguments, "--home", home, env=env | variables, cwd=home)
 
 
 @pytest.mark.behaviour("OBS-05")

@@ -16,7 +16,7 @@ from fsm_agent.cli.insights import RECOVERIES
 from fsm_agent.errors import SessionBusy
 from fsm_agent.runtime.clock import SystemClock
 from fsm_agent.sessions.store import Store
-from fsm_agent.sessions.store.reports.insights import insights
+from fsm_agent.sessions.store.insights import insights
 from fsm_agent.testing import (
     FakeClock,
     ScriptedModel,

@@ -17,8 +17,8 @@ from hypothesis.stateful import run_state_machine_as_test
 import fsm_agent.testing
 from fsm_agent import Agent, tool
 from fsm_agent.conversation.messages import Message, ToolCall
-from fsm_agent.conversation.wire.chat import ChatFormat
 from fsm_agent.conversation.wire.form import Ask, Pieces
+from fsm_agent.conversation.wire.openai import ChatFormat
 from fsm_agent.fsm.machine import Machine, TurnLike
 from fsm_agent.fsm.table import Row, Table, end, go, lines_of, on
 from fsm_agent.runtime.events import EVERYWHERE, RowTaken

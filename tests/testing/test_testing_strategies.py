@@ -16,7 +16,7 @@ from fsm_agent import Agent, tool
 from fsm_agent.conversation.effects import Failure
 from fsm_agent.conversation.history import violations
 from fsm_agent.conversation.messages import Message, ModelReply, Usage
-from fsm_agent.settings.model import Settings
+from fsm_agent.settings import Settings
 from fsm_agent.testing import (
     Call,
     FakeClock,

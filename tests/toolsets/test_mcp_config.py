@@ -16,7 +16,7 @@ from fsm_agent.conversation.wire import format_of
 from fsm_agent.errors import ConfigError
 from fsm_agent.request import Effect
 from fsm_agent.runtime.clock import SystemClock
-from fsm_agent.settings.model import Settings
+from fsm_agent.settings import Settings
 from fsm_agent.support.redaction import bare_environment
 from fsm_agent.testing import ScriptedModel
 from fsm_agent.toolsets.mcp import McpServers, ServerConfig, ToolRule

@@ -19,8 +19,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 from fsm_agent.errors import ConfigError
 from fsm_agent.support.files import LOGINS
 from fsm_agent.support.redaction import mask
-from fsm_agent.toolsets.mcp.config import ServerConfig, servers_of
-from fsm_agent.toolsets.mcp.logins import KEYRING, Login
+from fsm_agent.toolsets.mcp.config import KEYRING, Login, ServerConfig, servers_of
 from fsm_agent.toolsets.mcp.oauth import log_in
 from tests.helpers.http_server import Answer, Asked, HttpServer
 from tests.helpers.mcp_bench import bench

@@ -166,7 +166,7 @@ except ConfigError as error:
 def doctor(home: Path) -> tuple[int, str]:
     """Its exit code and its line about MCP servers."""
     env = environment(FSM_AGENT_MCP__START_TIMEOUT="60")
-    done = ran("-m", "fsm_agent.cli", "doctor", "--home", home, env=env)
+    done = ran("-m", "fsm_agent", "doctor", "--home", home, env=env)
     (line,) = [line for line in done.stdout.splitlines() if "mcp servers" in line]
     return done.returncode, line
 

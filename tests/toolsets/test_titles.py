@@ -11,7 +11,7 @@ import pytest
 
 from fsm_agent import Agent
 from fsm_agent.sessions.store import Store
-from fsm_agent.sessions.store.names import rename
+from fsm_agent.sessions.store.stored_sessions import rename
 from fsm_agent.support.threads import LOOP
 from fsm_agent.testing import FakeClock, ScriptedServer, slow, status, text
 

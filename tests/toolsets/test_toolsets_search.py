@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fsm_agent.toolsets.search import FileSearch, certain_literal
+from fsm_agent.toolsets.files import FileSearch, certain_literal
 
 RIPGREP = shutil.which(
     "rg", path=os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])

@@ -14,10 +14,10 @@ from pathlib import Path
 import pytest
 
 from fsm_agent.conversation.effects import ToolOutcome
-from fsm_agent.settings.model import Settings, Web
+from fsm_agent.settings import Settings, Web
+from fsm_agent.support.document_worker import read_page
 from fsm_agent.tools import ToolFailure
 from fsm_agent.toolsets import toolset
-from fsm_agent.toolsets.page_worker import read
 from fsm_agent.toolsets.web import (
     PAGE,
     Fetched,
@@ -249,7 +249,7 @@ here</a>.<p>Second<br>line <code>x = 1</code><ul><li>one<li>two<ol><li>in a<li>i
 
 
 def test_a_page_becomes_text_that_reads_well() -> None:
-    assert read(PAGE_HTML, "https://ex.org/dir/", whole=False).splitlines() == [
+    assert read_page(PAGE_HTML, "https://ex.org/dir/", whole=False).splitlines() == [
         "A & B",
         "",
         "# Hello",
@@ -274,19 +274,19 @@ def test_a_page_becomes_text_that_reads_well() -> None:
         "",
         "yes [image: a cat]js",
     ]
-    whole = read(PAGE_HTML, "https://ex.org/dir/", whole=True)
+    whole = read_page(PAGE_HTML, "https://ex.org/dir/", whole=True)
     assert "[Home](https://ex.org/home)" in whole
     assert "foot" in whole
     for hidden in ("SECRET", "INNER", "NOPE", "ALSO", "TINY", "NEVER", "alert"):
         assert hidden not in whole
     # a page that is all side bar is shown whole
-    assert read("<nav>menu<p>the only text", "https://ex.org/", whole=False) == "menu\n\nthe only text"
+    assert read_page("<nav>menu<p>the only text", "https://ex.org/", whole=False) == "menu\n\nthe only text"
 
 
 def test_broken_markup_is_read_anyhow() -> None:
     bad = ("", "<", "<a", "</p></p></ul></pre></a>", "<!--", "&#xd800;&#0;", "<a href='http://[/'>x</a>")
     for page in (*bad, "<li>" * 500):
-        read(page, "https://ex.org/", whole=False)
+        read_page(page, "https://ex.org/", whole=False)
 
 
 def page_of(body: bytes, kind: str) -> str:

@@ -33,8 +33,8 @@ from fsm_agent.fsm.codec import dumps
 from fsm_agent.fsm.journal import is_kept_as, request_record
 from fsm_agent.fsm.values import from_json, to_json
 from fsm_agent.sessions.store import Store
-from fsm_agent.sessions.store.transfer.export import export_turn
-from fsm_agent.sessions.store.transfer.importing import import_lines
+from fsm_agent.sessions.store.export import export_turn
+from fsm_agent.sessions.store.importing import import_lines
 from tests.helpers.sample import most
 from tests.helpers.stored_values import (
     EXAMPLES,

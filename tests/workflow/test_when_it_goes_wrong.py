@@ -19,9 +19,10 @@ from fsm_agent import BaseTurn, Workflow
 from fsm_agent.errors import ConfigError, StoreError
 from fsm_agent.fsm.runner import Stepping
 from fsm_agent.fsm.table import Counter, Table, end, lines_of, on
-from fsm_agent.sessions.store import SqliteDatabase, Store
-from fsm_agent.sessions.store.transfer.export import export_turn
-from fsm_agent.sessions.store.transfer.importing import import_lines
+from fsm_agent.sessions.store import Store
+from fsm_agent.sessions.store.export import export_turn
+from fsm_agent.sessions.store.importing import import_lines
+from fsm_agent.sessions.store.sqlite import SqliteDatabase
 from fsm_agent.testing import text
 from fsm_agent.workflow import OTHERS
 from tests.helpers.store_homes import agent

@@ -33,7 +33,7 @@ from fsm_agent.conversation.compaction.plan import (
 from fsm_agent.conversation.effects import LongContext
 from fsm_agent.conversation.messages import Message
 from fsm_agent.conversation.token_meter import CHARS_PER_TOKEN, threshold
-from fsm_agent.settings.model import Compression
+from fsm_agent.settings import Compression
 from fsm_agent.support.redaction import mask
 from fsm_agent.support.texts import shorten, split_reasoning
 

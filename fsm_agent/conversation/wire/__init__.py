@@ -55,8 +55,8 @@ from fsm_agent.conversation.messages import Message
 from fsm_agent.conversation.parts import Part, kind_of
 from fsm_agent.conversation.vendors import without_thoughts
 from fsm_agent.conversation.wire.form import Format, Pieces, View, WireRow, dump, excess, line
-from fsm_agent.settings.model import PrefillRow
-from fsm_agent.support.later import without_collection
+from fsm_agent.settings import PrefillRow
+from fsm_agent.support import without_collection
 
 # What rows lose once newer rows are there. Where nothing ages, request N stays a prefix of request N+1 for
 # ever.
@@ -161,11 +161,11 @@ def format_of(mode: ApiMode) -> Format:
     """Return how conversations are written in an API mode."""
     match mode:
         case "chat_completions":
-            from fsm_agent.conversation.wire.chat import ChatFormat
+            from fsm_agent.conversation.wire.openai import ChatFormat
 
             return ChatFormat()
         case "codex_responses":
-            from fsm_agent.conversation.wire.responses import ResponsesFormat
+            from fsm_agent.conversation.wire.openai import ResponsesFormat
 
             return ResponsesFormat()
         case "anthropic_messages":

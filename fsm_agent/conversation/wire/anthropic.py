@@ -17,7 +17,6 @@ from fsm_agent.conversation.history import CALL_REMOVED, valid_rows
 from fsm_agent.conversation.messages import Message
 from fsm_agent.conversation.parts import Part, body_of, data_of, kind_of
 from fsm_agent.conversation.vendors import HOSTED, content_again, without_thoughts
-from fsm_agent.conversation.wire.chat import wire_text
 from fsm_agent.conversation.wire.form import (
     Ask,
     Pieces,
@@ -31,6 +30,7 @@ from fsm_agent.conversation.wire.form import (
     system_text,
     tool_schema,
 )
+from fsm_agent.conversation.wire.openai import wire_text
 from fsm_agent.conversation.wire.options import (
     all_tools,
     answer_fields,
@@ -40,7 +40,7 @@ from fsm_agent.conversation.wire.options import (
     output_cap,
     thinking_params,
 )
-from fsm_agent.settings.model import CacheTtl
+from fsm_agent.settings import CacheTtl
 from fsm_agent.support.texts import clean
 
 NO_TEXT = "(no text)"

@@ -30,7 +30,7 @@ from fsm_agent.conversation.parts import (
 )
 from fsm_agent.conversation.vendors import ReasoningFamily, family_of, issuer_of, runtime_family
 from fsm_agent.errors import ConfigError
-from fsm_agent.settings.model import CacheTtl, Effort, RequestSettings
+from fsm_agent.settings import CacheTtl, Effort, RequestSettings
 from fsm_agent.support.media import IMAGE_TYPES, ImageBounds, UnusableMedia, fit_image
 from fsm_agent.support.texts import clean
 

@@ -13,7 +13,7 @@ from fsm_agent.conversation.effects import ApiMode, OutputMode, OutputSpec, Runt
 from fsm_agent.conversation.vendors import HostedTool, hosted_tools
 from fsm_agent.conversation.wire.form import Ask, dump, without_patterns
 from fsm_agent.errors import ConfigError
-from fsm_agent.settings.model import EFFORTS, Effort, RequestSettings
+from fsm_agent.settings import EFFORTS, Effort, RequestSettings
 
 # How much a model can be asked to think: the levels that vendors publish, by the names of their models.
 # They change without notice.

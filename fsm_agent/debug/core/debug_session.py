@@ -17,13 +17,13 @@ from fsm_agent.debug.core.record import Record
 from fsm_agent.errors import ConfigError
 from fsm_agent.fsm.pause_point import TurnKind
 from fsm_agent.sessions.store import Store
+from fsm_agent.sessions.store.export import export_turn
 from fsm_agent.sessions.store.fence import Owners
+from fsm_agent.sessions.store.importing import import_lines
 from fsm_agent.sessions.store.journal.read import ModelUse, TurnInfo, Turns
 from fsm_agent.sessions.store.kept_values import KeptValues
 from fsm_agent.sessions.store.pending import PendingItems
 from fsm_agent.sessions.store.rows import loads
-from fsm_agent.sessions.store.transfer.export import export_turn
-from fsm_agent.sessions.store.transfer.importing import import_lines
 from fsm_agent.support.threads import LOOP
 from fsm_agent.workflow import Workflow
 
@@ -341,7 +341,7 @@ class DebugSession:
 
     def fork(self, turn_id: str, at: int, edit: Mapping[str, Any] | None = None) -> Debugger:
         """A new turn from a position of another one, at its gate; ``edit``: see
-        ``fsm_agent.sessions.store.fork_edits``."""
+        ``fsm_agent.sessions.store.edits``."""
         return self._run(self._maker.fork(turn_id, at, edit), like=turn_id)
 
     def compare(self, left: str, right: str) -> Comparison:

@@ -25,7 +25,7 @@ from fsm_agent.sessions.store import Store
 from fsm_agent.sessions.store.database import SqlConnection
 from fsm_agent.sessions.store.journal.read import TurnInfo, Turns
 from fsm_agent.sessions.store.rows import delta_of, inline, transcript
-from fsm_agent.settings.model import Settings
+from fsm_agent.settings import Settings
 
 # ----------------------------------------------------------------------------------------------------
 # What a turn had taken by a move: requests, tokens and money, from the fields that are stored of it.

@@ -142,7 +142,7 @@ def _end(process: subprocess.Popen[bytes]) -> None:
 # In the process of its own, which imports what every table needs before it waits for its order.
 
 
-WARM = ("fsm_agent.conversation.effects", "fsm_agent.fsm.properties", "fsm_agent.settings.model")
+WARM = ("fsm_agent.conversation.effects", "fsm_agent.fsm.properties", "fsm_agent.settings")
 """What default limits of the turn need: the slow part of loading it."""
 
 

@@ -50,7 +50,7 @@ from fsm_agent.debug.core.pending_request import STATUSES
 from fsm_agent.debug.core.record import MOST, search
 from fsm_agent.debug.web.page import Body, Page, answer, events, pictures_of, tree
 from fsm_agent.errors import ConfigError, FsmAgentError
-from fsm_agent.sessions.store.reports.insights import insights
+from fsm_agent.sessions.store.insights import insights
 from fsm_agent.support.local_server import LOOPBACK, bind_loopback
 from fsm_agent.support.web_server import WebServer
 

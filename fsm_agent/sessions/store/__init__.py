@@ -1,13 +1,555 @@
-"""Sessions and journal, in a SQLite file or in PostgreSQL: nothing is lost, whatever ends the process."""
+"""The store of sessions and journals, in a SQLite file or in PostgreSQL: all sessions of one home, and how a
+turn takes hold of one, begins, is claimed by another process, and lets go. Nothing is lost, whatever ends the
+process.
+
+Which process may run a turn, and which turn may write to a session (``TurnClaims``)
+--------------------------------------------------------------------------------
+Four columns decide, and each has one meaning:
+
+- ``turns.epoch`` counts the claims of a turn. A claim is one ``UPDATE`` that raises it, so of two processes
+  that claim at once one succeeds. Every write for a turn names the epoch of its attempt and is refused when
+  the database has another one (``Fence.refuse``). This alone keeps two processes from writing one turn; no
+  lock is held and no clock is compared.
+- ``turns.owner`` names the process that runs the turn. It is a hint about life, not a right to write. Each
+  process locks a file of its own (``Owners``; an advisory lock in PostgreSQL), and the system releases that
+  lock when the process dies. A claim without a rank succeeds only if the owner is gone. ``turns.rank`` is for
+  callers that hand out turns themselves, such as workers and Temporal: an attempt with a higher rank takes
+  the turn from an owner that lives, and one that comes late takes nothing.
+- ``sessions.holder`` names the turn that has the session, with its owner. It is set in the transaction that
+  begins or enters the turn and cleared in the one that ends, suspends or leaves it. A second turn on the
+  session gets ``SessionBusy`` while the owner of the first one lives.
+- ``sessions.revision`` counts the changes of a session: a turn began or ended, was given up or undone; the
+  session was compacted or renamed. Work outside of a turn (an undo, a compaction) is written only if the
+  revision is the one that it read. The rows that a running turn appends do not count; they are behind its
+  epoch, and the number of the newest row tells a reader about them.
+
+*Claim first, then read.* Nothing read before the claim is believed, because the old owner may write until
+that moment. ``Store.begin`` gives up unfinished turns of dead processes, reads the session, holds it and
+writes the new turn in one transaction; ``enter`` puts aside what came after the last move, and reads. No copy
+of a session outlives a turn, so there is nothing to invalidate: ``StoredSessions`` keeps decoded rows by
+revision, version and newest number, and compares these three within the transaction.
+
+*Within one process* the owner is the same for all turns, so the lock on the file says nothing. ``Fences`` has
+the answer: a turn holds its session from its first step until it ends or is left, and a second turn is
+refused at once. A turn whose object was dropped holds nothing, because fences are referenced weakly, and the
+next turn of the session gives it up like that of a dead process. A turn that is between two steps may be
+resumed by another object; the claim raises the epoch, and the older object loses its fence.
+
+*When a turn is lost* (its epoch changed), the step that is being made is cancelled, nothing more is written,
+and ``OwnershipLost`` is raised where the turn runs. Children go with their parent: claiming a turn by rank
+refuses the writes of all turns below it, those in the background excepted.
+
+What would break: a statement that writes for a turn without the fence; a read of the visit before the claim;
+letting go of a session without naming owner and epoch, which would free what a later attempt holds here.
+(Why: decisions 30, 48, 49 and 103.)
+"""
 
 from __future__ import annotations
 
-from fsm_agent.sessions.store.database import Database
-from fsm_agent.sessions.store.journal import Closing, Recording, TurnLog
-from fsm_agent.sessions.store.sqlite import SqliteDatabase
-from fsm_agent.sessions.store.store import Begun, Claim, NewTurn, Store, store_for
+import asyncio
+import atexit
+import contextlib
+import logging
+import threading
+import weakref
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
 
-__all__ = [
-    "Begun", "Claim", "Closing", "Database", "NewTurn", "Recording", "SqliteDatabase", "Store", "TurnLog",
-    "store_for",
-]  # fmt: skip
+from fsm_agent.errors import ConfigError, JournalError, OwnershipLost, SessionBusy
+from fsm_agent.sessions import Session
+from fsm_agent.sessions.store import rows
+from fsm_agent.sessions.store.database import Durability, Job, SqlConnection
+from fsm_agent.sessions.store.fence import Fence
+from fsm_agent.sessions.store.journal import Recording
+from fsm_agent.sessions.store.journal.read import TurnInfo, close_out, give_up, open_turns, refuse_all
+from fsm_agent.sessions.store.rows import (
+    ELSEWHERE,
+    Contents,
+    Kept,
+    count_revision,
+    deduplicate,
+    insert_session,
+    is_current,
+    json_with_checksum,
+    next_turn_number,
+    refuse_if_changed,
+    store_content,
+    turn_tree,
+    write_notes,
+)
+from fsm_agent.sessions.store.stored_sessions import StoredSessions
+
+__all__ = ["Begun", "Claim", "NewTurn", "Store", "store_for"]
+
+
+# No lock around compaction. A session admits one turn at a time, in the store, and a compaction outside a
+# turn holds the session like one. A separate lock would protect nothing more.
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """The right to run a turn, until it is claimed under a higher ``epoch``. ``rank`` orders the
+    attempts of a dispatcher; ``owner`` is the process."""
+
+    turn: str
+    session: str
+    epoch: int
+    rank: int
+    owner: str
+
+
+class TurnClaims(StoredSessions):
+    """The sessions of one home, and which process has a turn or a session. Raises ``StoreError`` when the
+    store cannot be used."""
+
+    async def written(self, job: Job) -> Any:
+        """Run the job in the next transaction, and return its result once that is committed."""
+        return await asyncio.wrap_future(self.database.submit(job))
+
+    async def written_for(self, fence: Fence, job: Job) -> Any:
+        """``written``, for a turn. Raises ``OwnershipLost``, and writes nothing, when another
+        process has it."""
+
+        def write(c: SqlConnection) -> Any:
+            fence.refuse(c)
+            return job(c)
+
+        return await self.written(write)
+
+    async def claim(
+        self,
+        turn_id: str,
+        rank: int | None = None,
+        owner: str | None = None,
+        *,
+        digest: str = "",
+        as_read: TurnInfo | None = None,
+    ) -> Claim | None:
+        """Make ``owner``, by default this process, the only one whose writes of an unfinished turn are taken;
+        ``None`` when the turn has ended. To be called before anything of the turn is believed: its old owner
+        may have written until now, and writes nothing from now on.
+
+        ``rank`` is from 1 and higher for each later attempt; one that is not higher than the last raises
+        ``OwnershipLost``; children that the old owner may still run are taken from it with their parent.
+        Without a rank the turn is claimed only when the process of its owner has ended, else ``SessionBusy``
+        is raised. ``digest`` of the table that this process has: ``ConfigError`` is raised for a turn of
+        another one, which stays as it is. ``as_read``: claim it only as it was then, else ``SessionBusy`` is
+        raised. Raises ``ConfigError`` for a turn that is not there."""
+        own = owner or self.owners.me
+
+        def take(c: SqlConnection) -> Claim | None:
+            if rank is None:
+                done = self._seized(c, turn_id, own, digest, as_read)
+            else:
+                done = c.execute(_BY_RANK, (rank, own, turn_id, rank, digest)).rowcount == 1
+                if done:
+                    refuse_all(c, _children(c, turn_id))
+            row = c.execute("SELECT session, epoch, rank, ended, digest FROM turns WHERE id = ?", (turn_id,))
+            if (found := row.fetchone()) is None:
+                raise ConfigError("no such turn", turn_id, "the id of a turn that is stored")
+            session, epoch, last, ended, theirs = found
+            if done:
+                return Claim(turn_id, session, epoch, last, own)
+            if ended is not None:
+                return None
+            if digest not in ("", theirs):
+                raise ConfigError(
+                    f"turn {turn_id} was begun with another version of its table", theirs, digest
+                )
+            if rank is None:
+                raise SessionBusy(
+                    f"turn {turn_id} was moved by another process since it was read; resume it again"
+                )
+            raise OwnershipLost(f"turn {turn_id} was claimed by a later attempt; this one stops here")
+
+        claim: Claim | None = await self.written(take)
+        if claim is not None:
+            here = "in this process" if rank is None and own == self.owners.me else "by another process"
+            self.fences.claimed(turn_id, claim.epoch, here)
+        return claim
+
+    def _seized(
+        self, c: SqlConnection, turn_id: str, own: str, digest: str, as_read: TurnInfo | None
+    ) -> bool:
+        """Claim a turn whose owner is gone; false when another was faster, or it cannot be claimed."""
+        row = c.execute("SELECT session, owner, epoch, seq, ended FROM turns WHERE id = ?", (turn_id,))
+        if (found := row.fetchone()) is None or found[4] is not None:
+            return False
+        session, owner, epoch, seq, _ = found
+        self.owners.refuse_if_alive(session, turn_id, owner)
+        if as_read is not None and (epoch, seq) != (as_read.epoch, as_read.seq):
+            return False
+        return c.execute(_SEIZE, (own, turn_id, epoch, digest)).rowcount == 1
+
+    def resumable(self, turn: TurnInfo, claim: Claim | None) -> Session:
+        """Return the session of a turn that is to be continued. Raises ``SessionBusy`` when a living process
+        runs the turn, unless it was claimed, and while another turn of this process has the session."""
+        if claim is None:
+            self.fences.refuse_if_held(turn.session, turn.id)
+            self.refuse_if_run(turn)
+        return self.session(turn.session)
+
+    def watch(self, fence: Fence) -> None:
+        """Keep an eye on a turn that runs here from now on. One that was handed out may be handed out again
+        at any time, and no machine sees which processes live on the others that share a database."""
+        owner, shared = self.owners.me, fence.handed_out or self.database.shared
+        fence.alone = lambda: not shared and self.owners.seen(owner)
+        self.fences.opened(fence)
+
+    async def enter(self, session: Session, fence: Fence, version: int, newest: int) -> None:
+        """Keep the session for a turn that was claimed, and read it. Rows numbered above ``newest`` and
+        transcripts above ``version`` came after the turn's last move: they are put aside, because the visit
+        that wrote them is run again. Raises ``OwnershipLost``, and ``SessionBusy`` while another turn has
+        the session."""
+        at = self.now()
+
+        def take(c: SqlConnection) -> None:
+            self._hold(c, session, fence.turn_id, at)
+            c.execute(
+                "UPDATE messages SET active = 0, version = -1 WHERE session = ? AND number > ?",
+                (session.id, newest),
+            )
+            c.execute("DELETE FROM transcripts WHERE session = ? AND version > ?", (session.id, version))
+            c.execute("UPDATE sessions SET version = ? WHERE id = ?", (version, session.id))
+            self.read(c, session)
+
+        await self.written_for(fence, take)
+        session.owner = self.owners.me
+
+    def _hold(self, c: SqlConnection, session: Session, holder: str, at: float) -> int:
+        """Give the session to ``holder`` if no live process has it; the revision then."""
+        sql = "SELECT holder, owner FROM sessions WHERE id = ? /* FOR UPDATE */"
+        row = c.execute(sql, (session.id,)).fetchone()
+        if row is None:
+            insert_session(c, session, at)
+        elif row[0] not in (None, holder):
+            self.refuse_if_alive(session.id, *row)
+        c.execute(
+            "UPDATE sessions SET holder = ?, owner = ?, touched = ? WHERE id = ?",
+            (holder, self.owners.me, at, session.id),
+        )
+        return count_revision(c, session.id)
+
+    async def hold_again(self, session: Session, fence: Fence) -> None:
+        """Continue a turn that was not moved for a while. Raises ``OwnershipLost`` when it was taken over,
+        ``JournalError`` when its session was changed."""
+        believed = session.revision
+
+        def take(c: SqlConnection) -> int:
+            if not is_current(c, session.id, believed):
+                raise JournalError(
+                    f"session {session.id} was changed while turn {fence.turn_id} stood still; resume the"
+                    " turn"
+                )
+            return self._hold(c, session, fence.turn_id, self.now())
+
+        session.revision = await self.written_for(fence, take)
+        session.owner = self.owners.me
+
+    def refuse_if_alive(self, session_id: str, turn_id: str, owner: str | None) -> None:
+        """Raise ``SessionBusy`` when a turn is run, in this process or in another one that lives."""
+        self.fences.refuse_if_run(session_id, turn_id)
+        self.owners.refuse_if_alive(session_id, turn_id, owner)
+
+    def refuse_if_run(self, turn: TurnInfo) -> None:
+        """Raise ``SessionBusy`` when a living process runs this turn."""
+        if turn.owner is not None:
+            self.owners.refuse_if_alive(turn.session, turn.id, turn.owner)
+
+    async def suspend(self, fence: Fence) -> None:
+        """Release a turn and its session, so that any process may resume it. Raises ``OwnershipLost``."""
+        mine = (fence.turn_id, self.owners.me)
+
+        def free(c: SqlConnection) -> None:
+            c.execute("UPDATE turns SET owner = NULL WHERE id = ?", (fence.turn_id,))
+            c.execute("UPDATE sessions SET holder = NULL, owner = NULL WHERE holder = ? AND owner = ?", mine)
+
+        await self.written_for(fence, free)
+
+    def let_go(self, holder: str, epoch: int | None = None) -> None:
+        """Release what this process held for ``holder``, without waiting for the write. The claim of
+        another process on the same turn is kept, and so is one that a later ``epoch`` has in this process."""
+        sql = """UPDATE sessions SET holder = NULL, owner = NULL WHERE holder = ? AND owner = ?
+            AND (? IS NULL OR EXISTS (SELECT 1 FROM turns WHERE id = ? AND epoch = ?))"""
+        values = (holder, self.owners.me, epoch, holder, epoch)
+        self.fences.release_turn(holder, epoch)
+        self.database.submit(lambda c: c.execute(sql, values) and None)
+
+
+_BY_RANK = (
+    "UPDATE turns SET epoch = epoch + 1, rank = ?, owner = ? WHERE id = ? AND rank < ? AND ended IS NULL AND"
+    " ? IN ('', digest)"
+)
+_SEIZE = (
+    "UPDATE turns SET epoch = epoch + 1, rank = rank + 1, owner = ? WHERE id = ? AND epoch = ? AND ended IS"
+    " NULL AND ? IN ('', digest)"
+)
+
+
+def _children(c: SqlConnection, turn_id: str) -> list[str]:
+    """The turns below this one that have not ended, those in the background apart: they are not waited
+    for."""
+    marks = ", ".join("?" * len(tree := turn_tree(c, turn_id)))
+    rows = c.execute(
+        f"SELECT id FROM turns WHERE id IN ({marks}) AND id != ? AND ended IS NULL"  # noqa: S608 - marks
+        " AND session NOT IN (SELECT child FROM delegations)",
+        (*tree, turn_id),
+    )
+    return [str(child) for (child,) in rows]
+
+
+# ----------------------------------------------------------------------------------------------------
+# ``Store``: sessions and turns are read and written through it.
+
+
+log = logging.getLogger(__name__)
+
+STORES: weakref.WeakValueDictionary[str, Store] = weakref.WeakValueDictionary()
+"""The store of each home in use, and of each database."""
+LOCK = threading.Lock()
+"""Held while ``STORES`` changes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Begun:
+    """How a turn got its session: ``abandoned`` names a turn that was left unfinished in it and is given up
+    now; ``recording`` is what the journal had of a resumed turn's visit when it was claimed."""
+
+    abandoned: str | None = None
+    recording: Recording | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class NewTurn:
+    """What is written of a turn when it begins, besides its snapshot. ``asked``: the words that name it in
+    lists; ``table_name`` and ``digest`` of the table that moves it; ``settings`` as JSON values; ``parent``:
+    the turn that delegated it; ``begins``: done in the same transaction, and may refuse it."""
+
+    asked: str
+    table_name: str
+    digest: str
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    parent: str | None = None
+    begins: Job | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Late:
+    """What a failing store did not take of a turn, and the sessions that the turn was in."""
+
+    job: Job
+    line: tuple[str, ...]
+
+
+class Store(TurnClaims):
+    """The sessions of one home, and which turn has each of them. Raises ``StoreError`` when the file cannot
+    be used, and ``SessionBusy`` for a session that another turn holds."""
+
+    def __init__(self, *given: Any, **named: Any) -> None:
+        super().__init__(*given, **named)
+        self._late: dict[str, _Late] = {}
+
+    async def begin(
+        self,
+        session: Session,
+        turn: Any,
+        start: Callable[[], dict[str, Any]],
+        new: NewTurn,
+        moved: Callable[[Session], None] = lambda session: None,
+    ) -> Begun:
+        """Write a new turn and hold its session for it, all in one transaction: turns that were left
+        unfinished are given up, the session is read as it is now, and the turn begins in that. ``start``
+        gives the turn's snapshot then; before it, ``moved`` receives the session when that went on as another
+        one. Both are called in the writer's thread. Raises ``SessionBusy``."""
+        await self._save_late(session.id)
+        at = self.now()
+
+        def begin(c: SqlConnection) -> tuple[int, str | None]:
+            before = session.id
+            self.follow(c, session)
+            abandoned = self._give_up(c, session.id, at)
+            self.read(c, session)
+            if session.id != before:
+                moved(session)
+            revision = self._hold(c, session, turn.turn_id, at)
+            self._insert_turn(c, session, turn, start(), new, at)
+            return revision, abandoned
+
+        session.revision, abandoned = await self.written(begin)
+        session.owner = self.owners.me
+        session.wire = self._rows.take_wire(session.id)
+        return Begun(abandoned)
+
+    def _insert_turn(
+        self,
+        c: SqlConnection,
+        session: Session,
+        turn: Any,
+        start: dict[str, Any],
+        new: NewTurn,
+        at: float,
+    ) -> None:
+        given = start.pop("supplied_history", None)
+        shared: Contents = {}
+        values = (
+            turn.turn_id, session.id, new.parent, new.asked, turn.state, turn.seq, self.owners.me,
+            new.table_name,
+            new.digest, *json_with_checksum({ELSEWHERE: [store_content(new.settings, shared)]}),
+            *json_with_checksum(deduplicate(start, shared)),
+            at, at,
+        )  # fmt: skip
+        if c.execute("SELECT 1 FROM turns WHERE id = ?", (turn.turn_id,)).fetchone():
+            raise ConfigError(
+                "a turn of this id is stored already", turn.turn_id, "another turn_id for each turn"
+            )
+        rows.write(c, shared)
+        c.execute(
+            "INSERT INTO turns (id, session, parent, asked, state, seq, owner, table_name, digest,"
+            " settings, settings_crc, start, start_crc, began, moved, number)"
+            " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+            (*values, next_turn_number(c, session.id)),
+        )
+        if given is not None:
+            c.execute("INSERT INTO given VALUES (?, ?, ?)", (turn.turn_id, *json_with_checksum(given)))
+        if new.begins is not None:
+            new.begins(c)
+
+    async def take_over(
+        self,
+        turn: TurnInfo,
+        session: Session,
+        claim: Claim | None,
+        fence: Fence,
+        version: int,
+        newest: int,
+    ) -> None:
+        """Continue an unfinished turn of this process or another: ``claim`` it, unless that was done, and
+        ``enter`` its session. Raises ``ConfigError`` when it has ended, ``SessionBusy`` while its owner lives
+        and when it moved since ``turn`` was read, ``OwnershipLost`` when ``claim`` does not hold any more."""
+        await self._save_late(session.id)
+        fence.handed_out = claim is not None
+        claim = claim or await self.claim(turn.id, as_read=turn)
+        if claim is None:
+            [(ended,)] = self.database.select("SELECT exit FROM turns WHERE id = ?", turn.id)
+            raise ConfigError(
+                f"nothing to resume: the turn ended with {ended}", turn.id, "an unfinished turn"
+            )
+        fence.epoch = claim.epoch
+        await self.enter(session, fence, version, newest)
+        session.wire = self._rows.take_wire(session.id)
+
+    def keep_for_later(self, line: Sequence[Session], job: Job | None) -> None:
+        """Keep what a failing store did not take of a turn that has ended, until the next turn of its session
+        saves it. ``line``: the sessions that the turn was in."""
+        if job is None:
+            return
+        late = _Late(job, tuple(one.id for one in line))
+        self._late |= dict.fromkeys(late.line, late)
+
+    async def _save_late(self, session_id: str) -> None:
+        """Write what was kept for later, unless another process continued that turn, or went on without it.
+        Raises ``StoreError``, and loses nothing, when it fails still."""
+        if (late := self._late.get(session_id)) is None:
+            return
+        try:
+            await self.written(late.job)
+        except JournalError:
+            log.warning(
+                "session %s was changed by another process; what could not be saved of it before is lost",
+                session_id,
+            )
+            self.not_stored(late.line)
+        self._late = {one: other for one, other in self._late.items() if other is not late}
+
+    def _give_up(self, c: SqlConnection, session_id: str, at: float) -> str | None:
+        """Give up the turns of the session whose process is gone, and close what they left open in its
+        transcript; return the last of them. Jobs are done in order, so rows that a cancelled turn of this
+        process handed over, and did not wait for, are written before."""
+        if not (found := self._open_turns(c, session_id)):
+            return None
+        close_out(c, session_id, found, at)
+        give_up(c, found, at)
+        c.execute("UPDATE sessions SET holder = NULL, owner = NULL WHERE id = ?", (session_id,))
+        count_revision(c, session_id)
+        return found[-1]
+
+    def _open_turns(self, c: SqlConnection, session_id: str) -> list[str]:
+        """The turns of a session that have not ended. Raises ``SessionBusy`` when one of them is run."""
+        found = open_turns(c, session_id, to_write=True)
+        for turn_id, owner in found:
+            self.refuse_if_alive(session_id, turn_id, owner)
+        return [turn_id for turn_id, _ in found]
+
+    def unfinished(self, session_id: str) -> list[tuple[str, str | None]]:
+        """Return (turn, owner) of the session's turns that have not ended, oldest first."""
+        with self.database.reading() as c:
+            return open_turns(c, session_id)
+
+    @contextlib.asynccontextmanager
+    async def held(self, session_id: str, holder: str) -> AsyncIterator[Session]:
+        """Keep turns off a conversation in the block, and give its newest session as it is stored. Turns that
+        were left unfinished stay so, but what their processes write is refused. Raises ``SessionBusy`` while
+        a turn of it is run anywhere."""
+        await self._save_late(session_id)
+        session, fence, at = Session(session_id), Fence(holder), self.now()
+
+        def take(c: SqlConnection) -> int:
+            self.follow(c, session)
+            refuse_all(c, self._open_turns(c, session.id))
+            self.read(c, session)
+            return self._hold(c, session, holder, at)
+
+        self.fences.hold(fence, session_id)
+        try:
+            session.revision = await self.written(take)
+            session.owner = self.owners.me
+            yield session
+        finally:
+            self.let_go(holder)
+
+    async def save(self, session: Session) -> None:
+        """Write what was done to a session outside of a turn, into it and what it went on as. Raises
+        ``SessionBusy``, and writes nothing, when it is not as it was when it was held."""
+        at, believed, line = self.now(), session.revision, list(session.onward())
+        notes = [(one, one.unwritten) for one in line]
+        for one in line:
+            one.unwritten = []
+
+        def write(c: SqlConnection) -> list[int]:
+            refuse_if_changed(c, session.id, believed)
+            for one, waiting in notes:
+                write_notes(c, one, waiting, None, at)
+                columns = Kept.of(one).columns()
+                names = ", ".join(f"{name} = ?" for name in columns)
+                c.execute(f"UPDATE sessions SET {names} WHERE id = ?", (*columns.values(), one.id))  # noqa: S608 - ours
+            return [count_revision(c, one.id) for one in line]
+
+        for one, revision in zip(line, await self.written(write), strict=True):
+            one.revision = revision
+            self.keep_rows(one)
+
+    def close(self) -> None:
+        """Close the database; only for a store that is not used any more."""
+        if "database" in self.__dict__:
+            self.database.close()
+
+
+def store_for(home: Path | str, durability: Durability = "full", database_url: str | None = None) -> Store:
+    """Return the store of a home, in the file there or in a database elsewhere; agents of one process that
+    name the same share it, and with it their sessions."""
+    name = f"{home}\n{database_url or ''}"
+    with LOCK:
+        store = STORES.get(name)
+        if store is None:
+            store = STORES[name] = Store(Path(home), durability, database_url=database_url)
+        return store
+
+
+@atexit.register
+def _finish_writing() -> None:
+    """Lose nothing that was handed over when a program ends without closing its store."""
+    for store in list(STORES.values()):
+        if "database" in store.__dict__:
+            store.database.finish()

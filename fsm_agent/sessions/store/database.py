@@ -28,8 +28,8 @@ from typing import Any, Literal, Protocol
 # The interface for the store's SQL: a connection to SQLite or to PostgreSQL, with the few operations that
 # both have.
 #
-# The SQL is one text for both, in SQLite's dialect; ``postgres.dialect`` translates it for PostgreSQL. ``/*
-# FOR UPDATE */`` after a query locks its rows until the end of the transaction. SQLite, which has one
+# The SQL is one text for both, in SQLite's dialect; ``postgres.connecting`` translates it for PostgreSQL.
+# ``/* FOR UPDATE */`` after a query locks its rows until the end of the transaction. SQLite, which has one
 # writer at a time, ignores the comment.
 
 

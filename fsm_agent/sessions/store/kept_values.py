@@ -6,8 +6,8 @@ import json
 from typing import Any, Self
 
 from fsm_agent.errors import ConfigError
+from fsm_agent.sessions.store import Store
 from fsm_agent.sessions.store.database import SqlConnection
-from fsm_agent.sessions.store.store import Store
 
 OF_SESSIONS, OF_TURNS = ".sessions", ".turns"
 """How a name ends whose values are removed with the session, or the turn, whose id is their key. No name of

@@ -12,11 +12,11 @@ from typing import Any
 
 from fsm_agent.conversation.result import next_turn_id
 from fsm_agent.errors import ConfigError, OwnershipLost
+from fsm_agent.sessions.store import Store
 from fsm_agent.sessions.store.database import Job, SqlConnection, must
 from fsm_agent.sessions.store.journal.read import TurnInfo, Turns
 from fsm_agent.sessions.store.pending import PendingItems
 from fsm_agent.sessions.store.rows import compaction_chain, json_with_checksum, loads
-from fsm_agent.sessions.store.store import Store
 
 
 @dataclass(frozen=True, slots=True)

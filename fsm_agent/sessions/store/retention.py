@@ -12,11 +12,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from fsm_agent.errors import ConfigError
+from fsm_agent.sessions.store import Store
 from fsm_agent.sessions.store.database import Database, SqlConnection
 from fsm_agent.sessions.store.kept_values import OF_SESSIONS, OF_TURNS
 from fsm_agent.sessions.store.rows import forget_unused
-from fsm_agent.sessions.store.search import full_text
-from fsm_agent.sessions.store.store import Store
+from fsm_agent.sessions.store.search.indexes import full_text
 
 DAY = 86_400.0
 MOST_DAYS = 100_000

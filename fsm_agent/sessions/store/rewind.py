@@ -14,12 +14,12 @@ from typing import Any
 from fsm_agent.conversation.messages import Message
 from fsm_agent.runtime.events import measure
 from fsm_agent.sessions import Session
+from fsm_agent.sessions.store import Begun, Claim, Store
 from fsm_agent.sessions.store import rows as contents
 from fsm_agent.sessions.store.database import Job
 from fsm_agent.sessions.store.fence import Fence
 from fsm_agent.sessions.store.journal import Recording
 from fsm_agent.sessions.store.journal.read import Effect, TurnInfo, Turns
-from fsm_agent.sessions.store.names import free_title
 from fsm_agent.sessions.store.pending import PendingItems
 from fsm_agent.sessions.store.rows import (
     ELSEWHERE,
@@ -34,7 +34,7 @@ from fsm_agent.sessions.store.rows import (
     store_content,
     transcript,
 )
-from fsm_agent.sessions.store.store import Begun, Claim, Store
+from fsm_agent.sessions.store.stored_sessions import free_title
 
 # Authority is never data: what a turn may do follows from the agent that runs it, and from a person, now or
 # while it was suspended in this home.

@@ -18,7 +18,7 @@ transitions   every move, with what it changed (``delta``); the snapshot at a mo
 effects       requests of a state, and their replies; ``in_flight`` while its end is not known
 contents      what many turns have alike, by its digest: see ``contents``
 usage         tokens and cost of every request to a model, as they came in
-unreported    what requests are taken to have used beyond that: see ``spending``
+unreported    what requests are taken to have used beyond that: see ``reports``
 outbox        messages that other systems have yet to receive
 controls      what people ask of a turn that another process runs
 marks         how far something that reads along has come (the full-text index)

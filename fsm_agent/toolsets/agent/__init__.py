@@ -27,7 +27,7 @@ from typing import Protocol
 from fsm_agent.runtime.callbacks import Callbacks
 from fsm_agent.runtime.ports import Clock
 from fsm_agent.sessions.store import Store
-from fsm_agent.settings.model import Settings
+from fsm_agent.settings import Settings
 from fsm_agent.tools import Tool
 from fsm_agent.toolsets.agent.background import Background
 from fsm_agent.toolsets.agent.child import ChildFactory, ChildTask, Delegation, delegate_tool

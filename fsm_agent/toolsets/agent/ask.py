@@ -22,7 +22,7 @@ from fsm_agent.runtime.events import ClarifyAsked
 from fsm_agent.runtime.ports import Clock
 from fsm_agent.sessions.store import Store
 from fsm_agent.sessions.store.pending import PendingItems
-from fsm_agent.settings.model import PartSettings, Settings, Web
+from fsm_agent.settings import PartSettings, Settings, Web
 from fsm_agent.support.texts import clean
 from fsm_agent.support.threads import in_daemon_thread
 from fsm_agent.support.untrusted import wrap_untrusted

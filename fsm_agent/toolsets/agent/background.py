@@ -31,9 +31,9 @@ from fsm_agent.sessions.store import Store
 from fsm_agent.sessions.store.database import SqlConnection
 from fsm_agent.sessions.store.fence import Fence
 from fsm_agent.sessions.store.journal.read import Turns
-from fsm_agent.sessions.store.names import LONGEST as LONGEST_NAME
-from fsm_agent.sessions.store.names import is_automatic, rename
-from fsm_agent.settings.model import Settings
+from fsm_agent.sessions.store.stored_sessions import LONGEST as LONGEST_NAME
+from fsm_agent.sessions.store.stored_sessions import is_automatic, rename
+from fsm_agent.settings import Settings
 from fsm_agent.support.redaction import mask
 from fsm_agent.support.texts import one_line, split_reasoning
 from fsm_agent.support.threads import LOOP, in_daemon_thread

@@ -23,7 +23,7 @@ from fsm_agent.runtime.ports import Clock
 from fsm_agent.sessions import Session
 from fsm_agent.sessions.store import Store
 from fsm_agent.sessions.store.journal.read import Turns
-from fsm_agent.settings.model import DelegationSettings, Settings
+from fsm_agent.settings import DelegationSettings, Settings
 from fsm_agent.support.texts import one_line, shorten
 from fsm_agent.support.untrusted import wrap_untrusted
 from fsm_agent.tools import Tool, ToolFailure, tool

@@ -44,9 +44,9 @@ from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
 from fsm_agent.providers.sdk_port import tls
 from fsm_agent.providers.transport import BoundedBody
+from fsm_agent.support import __version__
 from fsm_agent.support.texts import one_line
 from fsm_agent.support.threads import in_daemon_thread, send
-from fsm_agent.support.version import __version__
 from fsm_agent.toolsets.mcp.config import HERE
 from fsm_agent.toolsets.mcp.elicitation import DECLINED, Asker, ServerQuestion
 from fsm_agent.toolsets.mcp.offer import (

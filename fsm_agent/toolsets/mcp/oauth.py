@@ -31,11 +31,10 @@ from mcp.shared.auth import (
 from pydantic import AnyUrl
 
 from fsm_agent.errors import ConfigError
-from fsm_agent.settings.model import Mcp
+from fsm_agent.settings import Mcp
 from fsm_agent.support.redaction import keep_secret, mask
-from fsm_agent.toolsets.mcp.config import OAuth, ServerConfig
+from fsm_agent.toolsets.mcp.config import Login, OAuth, ServerConfig
 from fsm_agent.toolsets.mcp.connection import Connection
-from fsm_agent.toolsets.mcp.logins import Login
 from fsm_agent.toolsets.mcp.process import LOGS, Broken, McpRefused, ServerLog, Unset, Unusable, endpoint_of
 
 LOOPBACK, PATH = "127.0.0.1", "/callback"

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from fsm_agent.approvals.acting_files import acting_reason, as_names
 from fsm_agent.errors import ConfigError
-from fsm_agent.settings.model import SandboxSettings
+from fsm_agent.settings import SandboxSettings
 from fsm_agent.tools import Tool, tool
 from fsm_agent.tools.decorator import LEAVES, Confinement
 from fsm_agent.toolsets.process import environment

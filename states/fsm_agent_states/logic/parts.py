@@ -34,7 +34,7 @@ from fsm_agent.conversation.result import HandoffStep
 from fsm_agent.conversation.token_meter import ContextMeter
 from fsm_agent.fsm.codec import STORED, STORED_AS
 from fsm_agent.request import Effect
-from fsm_agent.settings.model import GuardrailSettings
+from fsm_agent.settings import GuardrailSettings
 from fsm_agent.support.texts import one_line
 
 # ----------------------------------------------------------------------------------------------------

@@ -17,16 +17,15 @@ import time
 from collections.abc import Callable, Collection, Iterable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 from fsm_agent.errors import ConfigError, StoreError
 from fsm_agent.sessions.store.database import Database, SqlConnection
 from fsm_agent.sessions.store.rows import lineage, loads
-from fsm_agent.sessions.store.search import fts5
+from fsm_agent.sessions.store.search.indexes import full_text
 from fsm_agent.sessions.store.search.text_analysis import (
     DAY,
     Folded,
-    IndexQuery,
     Query,
     compose_marks,
     day_tag,
@@ -332,42 +331,6 @@ AT_ONCE = (400, 800_000)
 PAUSE = 0.005
 """Seconds between those: turns of other processes want to write too."""
 Progress = Callable[[int, int], None]
-
-
-class FullText(Protocol):
-    """One of the two indexes: ``fts5`` or ``tsvector``."""
-
-    def waiting(self, connection: SqlConnection) -> int:
-        """Return how many messages the index lacks, at most."""
-        ...
-
-    def index_batch(self, connection: SqlConnection, rows: int, chars: int) -> bool:
-        """Index at most ``rows`` messages of about ``chars`` characters; return whether there may be
-        more."""
-        ...
-
-    def make_anew(self, connection: SqlConnection) -> None:
-        """Have the index rebuilt at the next search."""
-        ...
-
-    def forget_message(self, connection: SqlConnection) -> None:
-        """Messages were deleted in this transaction."""
-        ...
-
-    def index_query(
-        self, connection: SqlConnection, query: Query, tags: Iterable[Iterable[str]], without: Iterable[str]
-    ) -> IndexQuery | None:
-        """Return how the messages that answer a query are asked for."""
-        ...
-
-
-def full_text(database: Database) -> FullText:
-    """Return the index of a database."""
-    if database.path is not None:
-        return fts5
-    from fsm_agent.sessions.store.search import tsvector
-
-    return tsvector
 
 
 def catch_up(database: Database, seconds: float | None = None, progress: Progress | None = None) -> int:

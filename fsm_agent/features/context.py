@@ -1,18 +1,37 @@
-"""The feature ``memory``: what goes to the model with a message of the user and is not theirs, because a
-memory recalls it or a callback adds it."""
+"""The features ``memory`` and ``context engine``: what objects of the user put into the context of a turn."""
 
 from __future__ import annotations
 
+import json
+import operator
 import uuid
 from collections.abc import Callable, Sequence
 from functools import partial
+from typing import Any
 
-from fsm_agent.conversation.effects import Done, Prefetch, Prefetched, Preserve, Saved, SyncMemory
+from fsm_agent.conversation.effects import (
+    AskEngine,
+    Done,
+    EngineAnswer,
+    Prefetch,
+    Prefetched,
+    Preserve,
+    Saved,
+    SyncMemory,
+)
+from fsm_agent.conversation.messages import Message
 from fsm_agent.extension import Extension, Here, Part
 from fsm_agent.features import RESULTS, Ground, save
 from fsm_agent.memory import ExternalMemory, check_provider
+from fsm_agent.runtime.clock import UsersCode, answer_of, require_method
 from fsm_agent.support.texts import shorten
+from fsm_agent.support.threads import in_daemon_thread
 from fsm_agent.tools import Tool
+
+# ----------------------------------------------------------------------------------------------------
+# The feature ``memory``: what goes to the model with a message of the user and is not theirs, because a
+# memory recalls it or a callback adds it.
+
 
 MOST = 20_000
 """Characters of one source; a longer text is saved to a file, and its beginning and end are sent."""
@@ -99,3 +118,68 @@ def _bound_text(text: str, spill: Callable[[str], Saved]) -> str:
     saved = spill(text)
     where = f"the whole text is in {saved.path}" if saved.path else f"it could not be saved: {saved.error}"
     return shorten(text, PREVIEW, where)
+
+
+# ----------------------------------------------------------------------------------------------------
+# Asking a context engine of the user's: within limits, for values that the journal can keep.
+
+
+STEPS = ("cut", "prompt", "rows")
+
+
+class EngineCalls(Extension):
+    """The feature ``context engine``. Raises ``ConfigError`` for an object without an engine's methods."""
+
+    name = "context-engine"
+
+    def __init__(self, ground: Ground) -> None:
+        engine, settings = ground.options["context_engine"], ground.settings
+        require_method(engine, "a context engine", STEPS, "one object with the methods of ContextEngine")
+        self._engine, self._seconds = engine, settings.compression.engine_timeout
+        self._signals = ground.signals
+        self._code = UsersCode("the context engine", ground.clock, settings.poll.control)
+
+    def in_turn(self, here: Here) -> Part:
+        return Part({AskEngine: self.answer}, opens={"engine": True})
+
+    async def answer(self, request: AskEngine) -> EngineAnswer:
+        """Return what the engine says; what it raises and what cannot be read is a ``problem``."""
+        answer, problem = await self._code.within(
+            self._ask_engine(request), self._seconds, self._signals.event()
+        )
+        return answer or EngineAnswer(problem=problem or "it was interrupted")
+
+    async def _ask_engine(self, request: AskEngine) -> EngineAnswer:
+        given = {
+            "cut": (),
+            "prompt": (request.goes, request.window),
+            "rows": (request.goes, request.summary),
+        }[request.step]
+        said = await answer_of(getattr(self._engine, request.step), request.context, *given)
+        return await in_daemon_thread(_read, request, said)
+
+
+def _read(request: AskEngine, said: Any) -> EngineAnswer:
+    match request.step:
+        case "cut":
+            return EngineAnswer(places=tuple(operator.index(place) for place in said))
+        case "prompt":
+            if not isinstance(said, str):
+                raise TypeError(f"a text is wanted, not a {type(said).__name__}")
+            return EngineAnswer(prompt=said)
+    return _shorter(request.context.rows, said)
+
+
+def _shorter(before: Sequence[Message], said: Any) -> EngineAnswer:
+    """Rows that are known by their places, and others in the form in which they are stored."""
+    known = {row: place for place, row in enumerate(before)}
+    made: list[Message] = []
+    places = []
+    for row in said:
+        if not isinstance(row, Message):
+            raise TypeError(f"rows are messages, and not a {type(row).__name__}")
+        if row not in known:
+            known[row] = len(before) + len(made)
+            made.append(Message.from_dict(json.loads(json.dumps(row.to_dict()))))
+        places.append(known[row])
+    return EngineAnswer(places=tuple(places), made=tuple(made))

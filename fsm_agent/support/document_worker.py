@@ -1,24 +1,31 @@
-"""Converts a web page to readable text: a script that runs in its own process, with the standard library
-only.
+"""Converts documents of others to readable text: a script that runs in its own process, because an untrusted
+document can keep a parser busy forever and must not do so in the agent. It imports nothing of this package.
 
-Standard input is the page in UTF-8; the first argument is its address, the second ``main`` or ``whole``.
-Prints the text. Pages are untrusted: one that keeps a parser busy forever must not do so in the agent."""
-
-# Pages are parsed in a process that can be killed. A page can keep an HTML parser busy forever (a run of `<!`
-# hangs the standard one), so it runs in a separate process with a limit. Marking outside text is a hint to
-# the model; approval is the protection.
-
-# A library does not replace it. markdownify 1.2 shows every hidden element, nests list items that are not
-# closed, and does not return on that run; html-to-markdown 3.21 (22 MB) shows what `hidden`, `aria-hidden`,
-# and `opacity: 0` hide.
+With the arguments ``page``, an address, and ``main`` or ``whole``, standard input is a web page in UTF-8, and
+its text is printed. With ``pdf`` and the maximum characters of text, it is a PDF, and one JSON object is
+printed: ``pages`` and ``text``, or ``problem`` in words."""
 
 from __future__ import annotations
 
+import io
+import json
 import re
 import sys
 from collections.abc import Sequence
 from html.parser import HTMLParser
+from typing import Any
 from urllib.parse import urljoin
+
+# ----------------------------------------------------------------------------------------------------
+# A web page as readable text.
+#
+# Pages are parsed in a process that can be killed. A page can keep an HTML parser busy forever (a run of `<!`
+# hangs the standard one), so it runs in a separate process with a limit. Marking outside text is a hint to
+# the model; approval is the protection.
+#
+# A library does not replace it. markdownify 1.2 shows every hidden element, nests list items that are not
+# closed, and does not return on that run; html-to-markdown 3.21 (22 MB) shows what `hidden`, `aria-hidden`,
+# and `opacity: 0` hide.
 
 
 def _names(text: str) -> frozenset[str]:
@@ -173,7 +180,7 @@ class WebPage(HTMLParser):
         return "\n".join(lines).strip()
 
 
-def read(page: str, address: str, whole: bool) -> str:
+def read_page(page: str, address: str, whole: bool) -> str:
     """Return the page as text, with its title first. Falls back from the main part to everything when the
     main part is empty."""
     main = _parse(page, address, NEVER if whole else NEVER | ASIDE)
@@ -211,12 +218,59 @@ def _tidy(line: str) -> str:
     return indent + " ".join(line.removeprefix(" | ").split())
 
 
-def main() -> int:
+# ----------------------------------------------------------------------------------------------------
+# A PDF as text.
+
+
+MOST_MEMORY = 2_000_000_000
+"""Bytes; a file of a few kilobytes can request more."""
+
+
+def read_pdf(data: bytes, most: int) -> dict[str, Any]:
+    """Return the text, page after page, cut at ``most`` characters."""
+    try:
+        import logging
+
+        from pypdf import PdfReader
+    except ImportError:
+        return {"problem": "pypdf is not installed"}
+    logging.getLogger("pypdf").setLevel(logging.CRITICAL)
+    reader = PdfReader(io.BytesIO(data))
+    if reader.is_encrypted and not reader.decrypt(""):
+        return {"problem": "it is encrypted"}
+    pages: list[str] = []
+    left = most
+    for number, page in enumerate(reader.pages, 1):
+        if left <= 0:
+            pages.append(f"[the text of page {number} and those behind it is left out]")
+            break
+        text = page.extract_text().strip()
+        if text:
+            pages.append(f"[page {number}]\n{text[:left]}")
+        left -= len(text)
+    if not pages:
+        return {"problem": "it has no text, only pictures of it"}
+    return {"pages": len(reader.pages), "text": "\n\n".join(pages)}
+
+
+def main(kind: str, *arguments: str) -> None:
     """Convert standard input."""
-    page = sys.stdin.buffer.read().decode("utf-8", "replace")
-    sys.stdout.buffer.write(read(page, sys.argv[1], sys.argv[2] == "whole").encode("utf-8", "replace"))
-    return 0
+    given = sys.stdin.buffer.read()
+    if kind == "page":
+        address, part = arguments
+        text = read_page(given.decode("utf-8", "replace"), address, part == "whole")
+        sys.stdout.buffer.write(text.encode("utf-8", "replace"))
+        return
+    if sys.platform == "linux":
+        import resource
+
+        resource.setrlimit(resource.RLIMIT_AS, (MOST_MEMORY, MOST_MEMORY))
+    try:
+        said = read_pdf(given, int(arguments[0]))
+    except Exception as error:  # of a broken file
+        said = {"problem": f"it is broken: {type(error).__name__}"}
+    print(json.dumps(said))
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main(*sys.argv[1:])

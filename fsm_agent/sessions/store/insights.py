@@ -13,8 +13,8 @@ from dataclasses import asdict, dataclass, replace
 from datetime import datetime
 from typing import Any
 
-from fsm_agent.sessions.store.reports.spending import AT_WORK, SUMS, WAITED, UsageTotals
-from fsm_agent.sessions.store.store import Store
+from fsm_agent.sessions.store import Store
+from fsm_agent.sessions.store.reports import AT_WORK, SUMS, WAITED, UsageTotals
 
 DAY = 86_400
 """Seconds."""

@@ -1,7 +1,0 @@
-"""``python -m fsm_agent.cli``: the same as ``fsm-agent``."""
-
-import sys
-
-from fsm_agent.cli import main
-
-sys.exit(main())

@@ -1,0 +1,282 @@
+"""The full-text index of a store of sessions: in a SQLite file a table of FTS5, in PostgreSQL a column."""
+
+from __future__ import annotations
+
+import re
+import sqlite3
+from collections import defaultdict
+from collections.abc import Iterable
+from typing import Protocol
+
+from fsm_agent.errors import StoreError
+from fsm_agent.sessions.store.database import Database, SqlConnection
+from fsm_agent.sessions.store.search.text_analysis import (
+    IS_DAMAGED,
+    IndexQuery,
+    Query,
+    Term,
+    looks_damaged,
+    rows_to_index,
+)
+
+
+class FullText(Protocol):
+    """One of the two indexes."""
+
+    def waiting(self, connection: SqlConnection) -> int:
+        """Return how many messages the index lacks, at most."""
+        ...
+
+    def index_batch(self, connection: SqlConnection, rows: int, chars: int) -> bool:
+        """Index at most ``rows`` messages of about ``chars`` characters; return whether there may be
+        more."""
+        ...
+
+    def make_anew(self, connection: SqlConnection) -> None:
+        """Have the index rebuilt at the next search."""
+        ...
+
+    def forget_message(self, connection: SqlConnection) -> None:
+        """Messages were deleted in this transaction."""
+        ...
+
+    def index_query(
+        self, connection: SqlConnection, query: Query, tags: Iterable[Iterable[str]], without: Iterable[str]
+    ) -> IndexQuery | None:
+        """Return how the messages that answer a query are asked for."""
+        ...
+
+
+def full_text(database: Database) -> FullText:
+    """Return the index of a database."""
+    return SqliteIndex() if database.path is not None else PostgresIndex()
+
+
+# ----------------------------------------------------------------------------------------------------
+# A table of FTS5 beside the messages, filled up to a mark. It holds no copy of the messages (``content=''``).
+
+
+INDEX, MARK, FORMAT_MARK = "message_index", "message_index", "message_index_format"
+FORMAT = 2
+"""Version of ``text_analysis.columns``; another number rebuilds the index."""
+DAMAGED = -1
+"""In place of the format: the index cannot be opened."""
+
+_CREATE = (
+    f"CREATE VIRTUAL TABLE {INDEX} USING fts5(words, chars, tags, content='', columnsize=0,"
+    " tokenize='unicode61 remove_diacritics 0')"
+)
+
+
+class SqliteIndex:
+    """The index in a SQLite file."""
+
+    def waiting(self, connection: SqlConnection) -> int:
+        """Return how many messages the index lacks, at most: numbers that were never given count too."""
+        return max(0, _newest(connection) - (_mark(connection, MARK) if _there(connection) else 0))
+
+    def index_batch(self, connection: SqlConnection, rows: int, chars: int) -> bool:
+        """Index at most ``rows`` messages of about ``chars`` characters, and return whether there may be
+        more. Runs as a job of the writer. Raises ``StoreError`` when this SQLite has no full-text search."""
+        _prepare(connection)
+        first = _mark(connection, MARK)
+        found = connection.execute(
+            "SELECT m.id, m.role, m.session, m.at, s.kind, m.body, m.body_crc FROM messages m"
+            " JOIN sessions s ON s.id = m.session WHERE m.id > ? ORDER BY m.id LIMIT ?",
+            (first, rows),
+        )
+        batch, more = rows_to_index(found, rows, chars)
+        if not batch:
+            return False
+        _insert(connection, batch)
+        _set_mark(connection, MARK, batch[-1][0])
+        return more
+
+    def make_anew(self, connection: SqlConnection) -> None:
+        """Rebuild the index at its next use. Nothing else is lost."""
+        _set_mark(connection, FORMAT_MARK, DAMAGED)
+
+    def forget_message(self, connection: SqlConnection) -> None:
+        """Messages were deleted: their numbers may be given again."""
+        self.make_anew(connection)
+
+    def index_query(
+        self, connection: SqlConnection, query: Query, tags: Iterable[Iterable[str]], without: Iterable[str]
+    ) -> IndexQuery | None:
+        """Return how the messages that answer a query are asked for: with one tag of each group, and none of
+        ``without``; ``None`` when there is nothing to look for, or in."""
+        if not query.expression or not _there(connection):
+            return None
+        parts = [f"({query.expression})", *(f"tags : ({' OR '.join(group)})" for group in tags)]
+        expression = " AND ".join(parts) + "".join(f" NOT tags : {tag}" for tag in without)
+        source = f"{INDEX} f CROSS JOIN messages m ON m.id = f.rowid"
+        return IndexQuery(source, f"f.{INDEX} MATCH ?", expression, "f.rowid")
+
+
+def _there(connection: SqlConnection) -> bool:
+    """Is there an index that can be asked?"""
+    return _mark(connection, FORMAT_MARK) == FORMAT
+
+
+def _insert(connection: SqlConnection, batch: list[tuple[int, str, str, str]]) -> None:
+    """A damaged index must not look like a damaged file to those whose writes are in the same transaction:
+    what was gathered in memory is written here (a savepoint does that), and not with their commit."""
+    insert = f"INSERT INTO {INDEX} (rowid, words, chars, tags) VALUES (?, ?, ?, ?)"  # noqa: S608 - ours
+    try:
+        connection.executemany(insert, batch)
+        connection.execute("SAVEPOINT indexed")
+        connection.execute("RELEASE indexed")
+    except (sqlite3.DatabaseError, MemoryError) as error:
+        if not looks_damaged(error):
+            raise
+        raise StoreError(IS_DAMAGED) from error
+
+
+def _drop(connection: SqlConnection) -> None:
+    """A damaged table is not opened, which may take all the memory and with that the transaction; too
+    damaged, it could not be dropped either. Its parts are dropped, and its entry is taken out of the
+    schema."""
+    if _mark(connection, FORMAT_MARK) != DAMAGED:
+        try:
+            connection.execute(f"DROP TABLE IF EXISTS {INDEX}")
+        except MemoryError as error:  # SQLite took back the whole transaction
+            raise StoreError(IS_DAMAGED) from error
+        except sqlite3.DatabaseError as error:
+            if not looks_damaged(error):
+                raise
+        else:
+            return
+    for part in ("data", "idx", "docsize", "config", "content"):
+        connection.execute(f"DROP TABLE IF EXISTS {INDEX}_{part}")
+    connection.execute("PRAGMA writable_schema = ON")
+    connection.execute("DELETE FROM sqlite_schema WHERE name = ?", (INDEX,))
+    connection.execute("PRAGMA writable_schema = RESET")
+
+
+def _prepare(connection: SqlConnection) -> None:
+    if _there(connection):
+        return
+    _drop(connection)
+    try:
+        connection.execute(_CREATE)
+    except sqlite3.OperationalError as error:
+        if "no such module" not in str(error):
+            raise
+        raise StoreError(
+            "sessions cannot be searched: the SQLite of this Python was built without FTS5"
+        ) from error
+    _set_mark(connection, MARK, 0)
+    _set_mark(connection, FORMAT_MARK, FORMAT)
+
+
+def _newest(connection: SqlConnection) -> int:
+    return int(connection.execute("SELECT MAX(id) FROM messages").fetchone()[0] or 0)
+
+
+def _mark(connection: SqlConnection, name: str) -> int:
+    return int(
+        connection.execute("SELECT COALESCE(MAX(value), 0) FROM marks WHERE name = ?", (name,)).fetchone()[0]
+    )
+
+
+def _set_mark(connection: SqlConnection, name: str, value: int) -> None:
+    connection.execute("INSERT OR REPLACE INTO marks VALUES (?, ?)", (name, value))
+
+
+# ----------------------------------------------------------------------------------------------------
+# What ``text_analysis`` finds in a message, as a ``tsvector`` in a column beside it.
+#
+# Numbers of messages become visible in any order when several machines write, so there is no mark that says
+# how far the index has come: what lacks its column is indexed.
+
+
+WORD = re.compile(r"[^\W_]+")
+MOST_PLACES, LAST_PLACE = 256, 16_383
+"""What PostgreSQL keeps of the places of a word: how many, and how far."""
+LONGEST = 500
+"""Characters of a word that are looked at; PostgreSQL takes 2,046 bytes."""
+ROOM = 900_000
+"""Bytes of one vector, about; PostgreSQL takes 1,048,575."""
+_UNREAD = (
+    "SELECT m.id, m.role, m.session, m.at, s.kind, m.body, m.body_crc FROM messages m"
+    " JOIN sessions s ON s.id = m.session WHERE m.words IS NULL ORDER BY m.id LIMIT ? /* SKIP LOCKED */"
+)
+
+
+class PostgresIndex:
+    """The index in PostgreSQL."""
+
+    def waiting(self, connection: SqlConnection) -> int:
+        """Return how many messages the index lacks."""
+        return int(connection.execute("SELECT COUNT(*) FROM messages WHERE words IS NULL").fetchone()[0])
+
+    def index_batch(self, connection: SqlConnection, rows: int, chars: int) -> bool:
+        """Index at most ``rows`` messages of about ``chars`` characters that no other process is indexing;
+        return whether there may be more. Runs as a job of the writer."""
+        batch, more = rows_to_index(connection.execute(_UNREAD, (rows,)), rows, chars)
+        connection.executemany(
+            "UPDATE messages SET words = CAST(? AS TSVECTOR) WHERE id = ?",
+            [(vector_of(words, singles, tags), message) for message, words, singles, tags in batch],
+        )
+        return more
+
+    def make_anew(self, connection: SqlConnection) -> None:
+        """Have the index rebuilt."""
+        connection.execute("UPDATE messages SET words = NULL WHERE words IS NOT NULL")
+
+    def forget_message(self, connection: SqlConnection) -> None:
+        """Nothing is to be done: a message takes its part of the index along."""
+
+    def index_query(
+        self, connection: SqlConnection, query: Query, tags: Iterable[Iterable[str]], without: Iterable[str]
+    ) -> IndexQuery | None:
+        """Return how the messages that answer a query are asked for: with one tag of each group, and none of
+        ``without``; ``None`` when there is nothing to look for."""
+        if not query.expression:
+            return None
+        parts = [_any(_all(map(_tsquery, group)) for group in query.groups)]
+        parts += [f"!{_tsquery(term)}" for term in query.without]
+        parts += [_any(f"'#{tag}'" for tag in group) for group in tags]
+        parts += [f"!'#{tag}'" for tag in without]
+        return IndexQuery("messages m", "m.words @@ CAST(? AS TSQUERY)", _all(parts), "m.id")
+
+
+def vector_of(words: str, chars: str, tags: str) -> str:
+    """Return the three columns of ``text_analysis.columns`` as one vector: single characters and tags begin
+    with a sign that no word has."""
+    places: dict[str, list[int]] = defaultdict(list)
+    room = ROOM
+    for sign, text in (("#", tags), ("~", chars)):
+        for word in text.split():
+            places[sign + word] = []
+    for place, found in enumerate(WORD.finditer(words), 1):
+        word = found[0][:LONGEST]
+        if word not in places:
+            room -= len(word.encode()) + 8
+            if room < 0:
+                break
+        if len(places[word]) < MOST_PLACES:
+            places[word].append(min(place, LAST_PLACE))
+    return " ".join(
+        f"'{word}'" + (":" + ",".join(map(str, where)) if where else "") for word, where in places.items()
+    )
+
+
+def _all(parts: Iterable[str]) -> str:
+    return f"({' & '.join(parts)})"
+
+
+def _any(parts: Iterable[str]) -> str:
+    return f"({' | '.join(parts)})"
+
+
+def _tsquery(term: Term) -> str:
+    """``words : "a b" *`` and ``chars : "x"`` of FTS5 in PostgreSQL's words."""
+    column, _, rest = term.asked.partition(" : ")
+    if column == "chars":
+        return "'~" + rest.strip('"') + "'"
+    text, _, star = rest[1:].rpartition('"')
+    words = [word[:LONGEST] for word in text.split()]
+    phrase = " <-> ".join(f"'{word}'" for word in words[:-1])
+    last = f"'{words[-1]}'" + (":*" if "*" in star else "")
+    return f"({phrase} <-> {last})" if phrase else last

@@ -1,1 +1,0 @@
-"""Sessions and turns as files: exported, checked, imported, and written as training data."""

@@ -1,3 +1,0 @@
-"""The version of the project, where everything can read it."""
-
-__version__ = "0.1.0"

@@ -91,11 +91,9 @@ def test_with_debug_a_bug_in_a_tool_is_raised(way: str) -> None:
         return [piece async for piece in agent.stream_text("hi")]
 
     ways: dict[str, Any] = {
-        "chat": lambda: agent.chat("hi"),
-        "arun": lambda: asyncio.run(agent.arun("hi")),
-        "turn": lambda: agent.start("hi").run(),
-        "stream": lambda: asyncio.run(streamed()),
-    }
+        "chat": lambda: agent.chat("hi"), "arun": lambda: asyncio.run(agent.arun("hi")),
+        "turn": lambda: agent.start("hi").run(), "stream": lambda: asyncio.run(streamed()),
+    }  # fmt: skip
     with pytest.raises(KeyError, match="gone") as raised:
         ways[way]()
     assert raised.traceback[-1].name == "broken"
@@ -135,14 +133,12 @@ BAD: dict[str, dict[str, Any]] = {
     "an unknown toolset": {"model": "offline:demo", "toolsets": ["cores"]},
     "toolsets as a string": {"model": "offline:demo", "toolsets": "core"},
     "a fallback without a model": {"model": "offline:demo", "fallbacks": [{"base_url": "x"}]},
-    "a fallback with a misspelt key": {
-        "model": "offline:demo",
-        "fallbacks": [{"model": "offline:demo", "key": "x"}],
-    },
+    "a fallback with a misspelt key": {"model": "offline:demo",
+        "fallbacks": [{"model": "offline:demo", "key": "x"}]},
     "an unknown callback": {"model": "offline:demo", "callbacks": {"on_text": print}},
     "a callback that cannot be called": {"model": "offline:demo", "callbacks": {"status": 3}},
     "a model of a wrong type": {"model": 3},
-}
+}  # fmt: skip
 
 
 @pytest.mark.behaviour("BACK-04c")

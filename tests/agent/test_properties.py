@@ -56,13 +56,11 @@ REPLIES: dict[str, Any] = {
     **KINDS,
     "echo": tools(call("echo", {"text": "a"})),
     "two": tools(call("echo", {"text": "a"}), call("put", {"key": "k"})),
-    "three": tools(
-        call("echo", {"text": "a"}), call("echo", {"text": "b"}), call("echo", {"text": "c"}), text="so:"
-    ),
+    "three": tools(call("echo", {"text": "a"}), call("echo", {"text": "b"}), call("echo", {"text": "c"}),
+                   text="so:"),
     "same twice": tools(call("echo", {"text": "a"}, "same"), call("echo", {"text": "a"}, "same")),
-    "duplicate ids": tools(
-        call("put", {"key": "a"}, "id"), call("put", {"key": "b"}, "id"), call("echo", {}, "id")
-    ),
+    "duplicate ids": tools(call("put", {"key": "a"}, "id"), call("put", {"key": "b"}, "id"),
+        call("echo", {}, "id")),
     "reused id": tools(call("put", {"key": "a"}, "call_0")),
     "no id": tools(call("put", {"key": "a"}, "")),
     "unknown": tools(call("nope")),
@@ -88,7 +86,7 @@ REPLIES: dict[str, Any] = {
     "cut call text": cut("half ", call("echo", {"text": "a"})),
     "no finish call": no_finish("", call("echo", {"text": "a"})),
     "no finish open call": no_finish("", call("put", "{}")),
-}
+}  # fmt: skip
 SILENT = {"silence": "headers", "silence after text": "text so far ", "mute": "connect"}
 """Replies that end only because the clock jumps past the watchdog's limit."""
 ENDERS = (

@@ -131,10 +131,8 @@ def from_anthropic(body: dict[str, Any]) -> list[Said]:
 
 
 READERS: dict[ApiMode, Callable[[dict[str, Any]], list[Said]]] = {
-    "chat_completions": from_chat,
-    "codex_responses": from_responses,
-    "anthropic_messages": from_anthropic,
-}
+    "chat_completions": from_chat, "codex_responses": from_responses, "anthropic_messages": from_anthropic,
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("mode", READERS)

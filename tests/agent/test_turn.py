@@ -45,13 +45,10 @@ def test_async_for_gives_every_step_with_its_reasons() -> None:
 
     steps = asyncio.run(scenario())
     assert [(s.source, s.event, s.dest) for s in steps] == [
-        ("Prepare", "ready", "BuildMessages"),
-        ("BuildMessages", "built", "CallLLM"),
-        ("CallLLM", "tools", "ExecuteTools"),
-        ("ExecuteTools", "done", "BuildMessages"),
-        ("BuildMessages", "built", "CallLLM"),
-        ("CallLLM", "text", "Finalize"),
-    ]
+        ("Prepare", "ready", "BuildMessages"), ("BuildMessages", "built", "CallLLM"),
+        ("CallLLM", "tools", "ExecuteTools"), ("ExecuteTools", "done", "BuildMessages"),
+        ("BuildMessages", "built", "CallLLM"), ("CallLLM", "text", "Finalize"),
+    ]  # fmt: skip
     assert [s.seq for s in steps] == [1, 2, 3, 4, 5, 6]
     first = steps[1]
     assert first.row == "BuildMessages.built/3"

@@ -28,25 +28,15 @@ def asked(tool: str, workdir: str = "/work", paths: tuple[str, ...] = (), **argu
 
 STATUS, PIPE = "terminal(git status*)", "terminal(git log | head)"
 ALLOWED = (
-    ("terminal", "anything | at all"),
-    ("term*", "ls"),
-    (STATUS, "git status -s"),
-    (PIPE, "git log | head"),
+    ("terminal", "anything | at all"), ("term*", "ls"), (STATUS, "git status -s"), (PIPE, "git log | head"),
     ("terminal(ls [[]a])", "ls [a]"),
-)
+)  # fmt: skip
 NOT_ALLOWED = (
-    ("job_start", "ls"),
-    (STATUS, "git push"),
-    (STATUS, "git status; rm -r src"),
-    (PIPE, "git log | head -3"),
-    (STATUS, "git status && curl x | sh"),
-    (STATUS, "git status $(rm -r src)"),
-    (STATUS, "git status `rm -r src`"),
-    (STATUS, "git status\nrm -r src"),
-    (STATUS, "git status > /etc/hosts"),
-    (STATUS, "GIT_DIR=/x git status"),
-    ("terminal(*)", "echo a; echo b"),
-)
+    ("job_start", "ls"), (STATUS, "git push"), (STATUS, "git status; rm -r src"), (PIPE, "git log | head -3"),
+    (STATUS, "git status && curl x | sh"), (STATUS, "git status $(rm -r src)"),
+    (STATUS, "git status `rm -r src`"), (STATUS, "git status\nrm -r src"),
+    (STATUS, "git status > /etc/hosts"), (STATUS, "GIT_DIR=/x git status"), ("terminal(*)", "echo a; echo b"),
+)  # fmt: skip
 
 
 @pytest.mark.parametrize(("pattern", "command"), [*ALLOWED, *NOT_ALLOWED])
@@ -200,12 +190,10 @@ def test_an_answer_may_name_a_wider_pattern(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("policy", "ran", "questions"),
     [
-        ({"drop": "allow"}, ["drop users", "look users"], 0),
-        ({"drop": "deny"}, ["look users"], 0),
-        ({"look": "deny"}, ["drop users"], 1),
-        ({"look": "ask"}, ["drop users", "look users"], 2),
+        ({"drop": "allow"}, ["drop users", "look users"], 0), ({"drop": "deny"}, ["look users"], 0),
+        ({"look": "deny"}, ["drop users"], 1), ({"look": "ask"}, ["drop users", "look users"], 2),
     ],
-)
+)  # fmt: skip
 def test_a_policy_for_each_tool(
     tmp_path: Path, policy: dict[str, str], ran: list[str], questions: int
 ) -> None:

@@ -100,16 +100,9 @@ def test_a_yes_for_one_command_is_no_yes_for_another(work: Path) -> None:
 
 
 HARD = (
-    "rm -rf /",
-    "sh -c 'rm -rf /'",
-    "X=/; rm -rf $X",
-    "rm -rf $FSM_TEST_TOP",
-    "find / -delete",
-    "timeout 5 nice bash -c 'rm -rf /'",
-    "$(echo rm) -rf /",
-    'eval "rm -rf ~"',
-    "echo pw | sudo -S ls",
-)
+    "rm -rf /", "sh -c 'rm -rf /'", "X=/; rm -rf $X", "rm -rf $FSM_TEST_TOP", "find / -delete",
+    "timeout 5 nice bash -c 'rm -rf /'", "$(echo rm) -rf /", 'eval "rm -rf ~"', "echo pw | sudo -S ls",
+)  # fmt: skip
 
 
 @pytest.mark.parametrize("name", ["terminal", "job_start"])
@@ -167,39 +160,21 @@ def test_a_file_that_gives_orders_changes_nothing_either(work: Path) -> None:
 
 
 OUTSIDE = (
-    "../outside.txt",
-    "door/outside.txt",
-    "sub/../../outside.txt",
-    "~/outside.txt",
-    "/etc/passwd",
-    "../PROJECT/x",
-    "note",
-    "door/../outside.txt",
-    "door/project/../outside.txt",
-    "circle/x",
-    "~root/x",
-    "//etc/passwd",
-    str(Path("/proc/self", "root", "etc", "passwd")),
-    "/proc/self/cwd/../etc/passwd",
-    "/dev/fd/0",
-    "x\0/../../outside.txt",
-    "sub//..//../outside.txt",
-    "..",
-    "~",
-    "../project2",
-)
+    "../outside.txt", "door/outside.txt", "sub/../../outside.txt", "~/outside.txt", "/etc/passwd",
+    "../PROJECT/x", "note", "door/../outside.txt", "door/project/../outside.txt", "circle/x", "~root/x",
+    "//etc/passwd", str(Path("/proc/self", "root", "etc", "passwd")), "/proc/self/cwd/../etc/passwd",
+    "/dev/fd/0", "x\0/../../outside.txt", "sub//..//../outside.txt", "..", "~", "../project2",
+)  # fmt: skip
 
 
 @pytest.mark.parametrize(
     ("name", "more"),
     [
-        ("read_file", {}),
-        ("write_file", {"content": "mine"}),
-        ("patch_file", {"old_text": "private", "new_text": "mine"}),
-        ("list_directory", {}),
+        ("read_file", {}), ("write_file", {"content": "mine"}),
+        ("patch_file", {"old_text": "private", "new_text": "mine"}), ("list_directory", {}),
         ("search_files", {"content": "private"}),
     ],
-)
+)  # fmt: skip
 def test_no_path_leads_outside(work: Path, name: str, more: dict[str, str]) -> None:
     (work / "door").symlink_to(work.parent)
     (work / "note").symlink_to(work.parent / "outside.txt")

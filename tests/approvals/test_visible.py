@@ -46,15 +46,10 @@ def test_nothing_unseen_is_left_in_what_is_shown(text: str, lines: bool) -> None
 @pytest.mark.parametrize(
     "text",
     [
-        "rm -rf build",
-        "grep 'a\\.b' x | sed 's/\\\\/x/'",
-        "printf 'a\\nb'",
-        "नमस्ते שלום é ☕ 日本",
-        "a  b",
-        "שלום, עולם! מה?",
-        "echo 'مرحبا بالعالم'",
+        "rm -rf build", "grep 'a\\.b' x | sed 's/\\\\/x/'", "printf 'a\\nb'", "नमस्ते שלום é ☕ 日本", "a  b",
+        "שלום, עולם! מה?", "echo 'مرحبا بالعالم'",
     ],
-)
+)  # fmt: skip
 def test_ordinary_text_is_shown_as_it_is(text: str) -> None:
     assert visible(text) == text
 
@@ -99,24 +94,11 @@ def test_every_kind_of_unseen_character_is_an_escape() -> None:
 @pytest.mark.parametrize(
     "evil",
     [
-        "\\",
-        "\\x",
-        " \n",
-        " " * 39 + "x",
-        "\x1b",
-        "\x1b\x9b",
-        "e\u0301\u0302",
-        "漢字",
-        "\\x1",
-        "⟨",
-        "a",
-        "א",
-        "א;",
-        "א;a",
-        ";;;;א",
+        "\\", "\\x", " \n", " " * 39 + "x", "\x1b", "\x1b\x9b", "e\u0301\u0302", "漢字", "\\x1", "⟨", "a", "א",
+        "א;", "א;a", ";;;;א",
     ],
     ids=ascii,
-)
+)  # fmt: skip
 def test_time_grows_no_faster_than_the_text(evil: str) -> None:
     """Four times the text takes less than twelve times as long; whatever is quadratic takes sixteen times."""
 

@@ -100,14 +100,11 @@ FEWER_RUNGS = ('on("nothing", ASK_AGAIN, FALLBACK,', 'on("nothing", FALLBACK,')
         ("table.py", *FEWER_RUNGS),
         ("turn.py", '"reasks": settings.invalid_json_retries', '"reasks": 0'),
         ("turn.py", "retries = settings.api_max_retries - 1", "retries = 0"),
-        (
-            "logic/facts.py",
-            "def text_prior(turn: TurnState) -> bool:",
-            "def text_prior(turn: TurnState) -> bool:\n    return True",
-        ),
+        ("logic/facts.py", "def text_prior(turn: TurnState) -> bool:",
+         "def text_prior(turn: TurnState) -> bool:\n    return True"),
     ],
     ids=["a rung less", "asks once", "never again", "always answered"],
-)
+)  # fmt: skip
 def test_other_states_are_judged_as_the_engine_runs_them(
     corpus: Path, tmp_path: Path, file: str, right: str, wrong: str
 ) -> None:

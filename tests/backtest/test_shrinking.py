@@ -32,12 +32,9 @@ from tests.helpers.command_line import Cli
 from tests.helpers.recorded_turns import SETTINGS, measure
 
 ENDS = {
-    "a wrong key": [status(401)],
-    "a filter": [content_filter("")],
-    "a request that is wrong": [status(400)],
-    "a refusal": [refusal("no")],
-    "nothing at all": [blank()] * 8,
-}
+    "a wrong key": [status(401)], "a filter": [content_filter("")], "a request that is wrong": [status(400)],
+    "a refusal": [refusal("no")], "nothing at all": [blank()] * 8,
+}  # fmt: skip
 
 
 def failed(home: Path, end: str, seed: int) -> tuple[Store, str]:

@@ -123,12 +123,9 @@ def test_what_is_no_report_is_refused_in_one_line(change: Any, says: str, tmp_pa
 
 
 DAMAGE: dict[str, Any] = {
-    "settings": {"max_iterations": "many"},
-    "opened": {"runtime": 3},
-    "model": [{"text": {}}],
-    "message": {"a": [[[]]]},
-    "history": [{"role": "nobody"}],
-}
+    "settings": {"max_iterations": "many"}, "opened": {"runtime": 3}, "model": [{"text": {}}],
+    "message": {"a": [[[]]]}, "history": [{"role": "nobody"}],
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("part", DAMAGE)

@@ -203,16 +203,14 @@ def test_search(cli: Cli, home: Path) -> None:
     [
         ("fix the tests", "fix the tests"),
         ("  many   blanks\n\tand lines ", "many blanks and lines"),
-        (
-            "a sentence that is much longer than a title may be, so",
-            "a sentence that is much longer than a title may",
-        ),
+        ("a sentence that is much longer than a title may be, so",
+         "a sentence that is much longer than a title may"),
         ("x" * 100, "x" * 48),
         ("the key sk-abcdefghijk is mine", "the key sk-*** is mine"),
         ([{"type": "image_url"}, {"type": "text", "text": "what is this?"}], "what is this?"),
         ("\x1b[31mred\u202e", "[31mred"),
     ],
-)
+)  # fmt: skip
 def test_titles_come_from_the_first_words(said: Any, title: str) -> None:
     assert first_words(said) == title
 
@@ -278,11 +276,8 @@ def test_undo_takes_the_last_turns_back_and_keeps_their_rows(cli: Cli, home: Pat
     again = one.run_conversation("other")
     assert [row["content"] for row in again.messages] == ["first", "1", "other", "4"]
     assert [row.content for row in store_for(home_of()).archived(one.session_id)] == [
-        "second",
-        "2",
-        "third",
-        "3",
-    ]
+        "second", "2", "third", "3",
+    ]  # fmt: skip
     one.close()
     assert [row.content for row in Store(home).session(one.session_id).rows] == ["first", "1", "other", "4"]
     out = cli.ok("sessions", "undo", one.session_id, "--turns", "2")

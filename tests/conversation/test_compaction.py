@@ -238,14 +238,10 @@ def test_two_thousand_messages_in_a_tenth_of_a_second() -> None:
 @pytest.mark.parametrize(
     ("window", "tokens"),
     [
-        (32_000, 27_200),
-        (64_000, 54_400),
-        (128_000, 96_000),
-        (200_000, 150_000),
-        (512_000, 256_000),
+        (32_000, 27_200), (64_000, 54_400), (128_000, 96_000), (200_000, 150_000), (512_000, 256_000),
         (1_000_000, 500_000),
     ],
-)
+)  # fmt: skip
 def test_thresholds(window: int, tokens: int) -> None:
     assert threshold(window, Compression()) == tokens
 

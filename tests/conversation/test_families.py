@@ -245,14 +245,12 @@ def test_none_of_it_goes_to_any_other_family_in_mid_turn(name: str) -> None:
     ("runtime", "issuer"),
     [
         (Runtime("deepseek", "m", "https://api.deepseek.com/v1"), "deepseek:https://api.deepseek.com/v1"),
-        (
-            Runtime("own", "m", "https://me:pw@h.example:8/v1?key=k", manners="deepseek"),
-            "own:https://h.example:8/v1",
-        ),
+        (Runtime("own", "m", "https://me:pw@h.example:8/v1?key=k", manners="deepseek"),
+         "own:https://h.example:8/v1"),
         (Runtime("openrouter", "a/b", "https://o.example"), "openrouter:https://o.example#a/b"),
         (Runtime("scripted", "m"), "scripted:"),
     ],
-)
+)  # fmt: skip
 def test_an_issuer_is_a_provider_an_address_and_sometimes_a_model(runtime: Runtime, issuer: str) -> None:
     assert issuer_of(runtime) == issuer
 

@@ -218,11 +218,9 @@ def test_a_schema_that_cannot_be_strict_is_reported(schema: Any) -> None:
 
 
 BASIC = [
-    {"type": "string", "maxLength": 3},
-    {"type": "integer", "minimum": 2},
-    {"enum": ["a", 1]},
+    {"type": "string", "maxLength": 3}, {"type": "integer", "minimum": 2}, {"enum": ["a", 1]},
     {"const": None},
-]
+]  # fmt: skip
 SCHEMAS: st.SearchStrategy[dict[str, Any]] = st.recursive(
     st.sampled_from(BASIC),
     lambda inner: st.one_of(
@@ -344,14 +342,10 @@ def test_a_body() -> None:
 @pytest.mark.parametrize(
     ("model", "expected"),
     [
-        ("gpt-5-mini", True),
-        ("openai/o3", True),
-        ("gpt-6-astra", True),
-        ("gpt-4o", False),
-        ("gpt-5-chat-latest", False),
-        ("o", False),
+        ("gpt-5-mini", True), ("openai/o3", True), ("gpt-6-astra", True), ("gpt-4o", False),
+        ("gpt-5-chat-latest", False), ("o", False),
     ],
-)
+)  # fmt: skip
 def test_models_that_reason(model: str, expected: bool) -> None:
     assert reasons(model) is expected
 

@@ -181,16 +181,11 @@ def test_tools() -> None:
 @pytest.mark.parametrize(
     ("model", "cap"),
     [
-        ("claude-3-haiku-20240307", 4_096),
-        ("claude-3-5-sonnet-latest", 8_192),
-        ("claude-3.7-sonnet", 64_000),
-        ("anthropic/claude-opus-4.1", 32_000),
-        ("claude-haiku-4-5", 64_000),
-        ("claude-opus-4-7", 128_000),
-        ("claude-sonnet-5-5", 128_000),
-        ("kimi-k2", 128_000),
+        ("claude-3-haiku-20240307", 4_096), ("claude-3-5-sonnet-latest", 8_192),
+        ("claude-3.7-sonnet", 64_000), ("anthropic/claude-opus-4.1", 32_000), ("claude-haiku-4-5", 64_000),
+        ("claude-opus-4-7", 128_000), ("claude-sonnet-5-5", 128_000), ("kimi-k2", 128_000),
     ],
-)
+)  # fmt: skip
 def test_the_cap_is_mandatory_and_known_by_family(model: str, cap: int) -> None:
     assert body(model)["max_tokens"] == cap
     assert body(model, output_cap=100)["max_tokens"] == 100

@@ -190,27 +190,14 @@ def _silent(pick: random.Random, _: Mapping[str, str]) -> Reply:
 
 
 ANSWERS = {
-    "text": lambda pick, places: text("an answer."),
-    "said": _said,
-    "called": _called,
-    "full": _full,
-    "delegated": _delegated,
-    "refused": _refused,
-    "again": _again,
-    "broken": _broken,
-    "too long": _too_long,
-    "elsewhere": _elsewhere,
-    "silent": _silent,
-}
+    "text": lambda pick, places: text("an answer."), "said": _said, "called": _called, "full": _full,
+    "delegated": _delegated, "refused": _refused, "again": _again, "broken": _broken, "too long": _too_long,
+    "elsewhere": _elsewhere, "silent": _silent,
+}  # fmt: skip
 """Everything that providers are known to answer, in groups."""
 USUAL = dict.fromkeys(ANSWERS, 1.0) | {
-    "again": 5,
-    "called": 4,
-    "full": 3,
-    "delegated": 2,
-    "text": 0.5,
-    "elsewhere": 0.5,
-}
+    "again": 5, "called": 4, "full": 3, "delegated": 2, "text": 0.5, "elsewhere": 0.5,
+}  # fmt: skip
 """How often each is met; what ends a turn, less often. A turn meets some groups more often than others."""
 
 

@@ -52,20 +52,14 @@ def test_a_condition_on_texts(said: str) -> None:
     ("said", "why"),
     [
         ("tool == 2", "compares a text with a number"),
-        ("retries contains 'x'", "compares a text with a number"),
-        ("tool", "compare it"),
-        ("'text' and retries", "compare it"),
-        ("tool < 'z'", "cannot be compared so"),
-        ("retries in 3", "cannot be compared so"),
-        ("tools == 'x'", "unknown name 'tools'"),
-        ("retries @ 2", "cannot be read"),
-        ("result contains", "cannot be read"),
-        ("__import__('os')", "cannot be read"),
-        ("tool.upper() == 'X'", "cannot be read"),
-        ("tool == 'x' * 10**9", "cannot be read"),
-        ("result contains 'a\\0' or (", "cannot be read"),
+        ("retries contains 'x'", "compares a text with a number"), ("tool", "compare it"),
+        ("'text' and retries", "compare it"), ("tool < 'z'", "cannot be compared so"),
+        ("retries in 3", "cannot be compared so"), ("tools == 'x'", "unknown name 'tools'"),
+        ("retries @ 2", "cannot be read"), ("result contains", "cannot be read"),
+        ("__import__('os')", "cannot be read"), ("tool.upper() == 'X'", "cannot be read"),
+        ("tool == 'x' * 10**9", "cannot be read"), ("result contains 'a\\0' or (", "cannot be read"),
     ],
-)
+)  # fmt: skip
 def test_a_condition_that_is_none_is_refused(said: str, why: str) -> None:
     with pytest.raises(ConfigError, match=why):
         condition(said, NUMBERS, TEXTS)
@@ -80,13 +74,10 @@ def test_texts_and_parts_are_of_those_who_know_them() -> None:
 
 
 ASKED = [
-    ('tool == "look" and arguments contains "sky"', 3),
-    ('result contains "is blue"', 4),
-    ('text == "blue"', 6),
-    ("tokens > 15", 6),
-    ("tokens > 0 and cost == 0", 3),
+    ('tool == "look" and arguments contains "sky"', 3), ('result contains "is blue"', 4),
+    ('text == "blue"', 6), ("tokens > 15", 6), ("tokens > 0 and cost == 0", 3),
     ('tool == "look" and result == "" and seq > 1', 3),
-]
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(("said", "at"), ASKED)

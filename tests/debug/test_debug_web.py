@@ -103,13 +103,9 @@ def test_it_listens_on_this_machine_only(served: Served) -> None:
 
 def test_nothing_of_a_turn_is_given_without_the_token(served: Served) -> None:
     wrong = (
-        "",
-        "x" * 32,
-        served.server.token[:-1],
-        f"{served.server.token}x",
-        served.server.token.swapcase(),
+        "", "x" * 32, served.server.token[:-1], f"{served.server.token}x", served.server.token.swapcase(),
         "\xe9".encode("latin-1"),
-    )
+    )  # fmt: skip
     of_a_turn = f"api/turns/{served.turn}/events"
     for path in ("api/hello", "api/turns", of_a_turn, "nowhere", "static", "//static/app.js"):
         assert served.client.get(served.base + path).status_code == 403

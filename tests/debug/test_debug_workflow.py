@@ -292,14 +292,12 @@ class Unstorable(BaseTurn):
     ("given", "says"),
     [
         ({"turn": Taken}, "a name that is taken; given: history"),
-        (
-            {"turn": Unstorable},
-            r"Unstorable cannot be stored; given: Unstorable\.lock \((?:allocate_)?lock\); allowed: None, bool",
-        ),
+        ({"turn": Unstorable},
+         r"Unstorable cannot be stored; given: Unstorable\.lock \((?:allocate_)?lock\); allowed: None, bool"),
         ({"turn": dict}, "this is no class of turns"),
         ({"states": {"Pack": pack}}, "state without a function; given: Drive; allowed: one for each of Pack"),
     ],
-)
+)  # fmt: skip
 def test_incompatible_parts_are_reported_at_construction(
     given: dict[str, Any], says: str, tmp_path: Path
 ) -> None:

@@ -233,14 +233,12 @@ def test_what_is_watched_is_found_by_file_or_module(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("where", "says"),
     [
-        ("gone.py", "there is no such file"),
-        ("gone.py:TABLE", "there is no such file"),
+        ("gone.py", "there is no such file"), ("gone.py:TABLE", "there is no such file"),
         ("nowhere.tables:TABLE", "there is no such module"),
         ("table.scxml", "only a table in Python is watched"),
-        ("table.js", "only a table in Python is watched"),
-        ("", "only a table in Python is watched"),
+        ("table.js", "only a table in Python is watched"), ("", "only a table in Python is watched"),
     ],
-)
+)  # fmt: skip
 def test_what_cannot_be_watched_is_one_line_on_the_command_line(where: str, says: str, cli: Cli) -> None:
     code, out, err = cli("diagram", "--live", where)
     assert (code, out) == (2, "")

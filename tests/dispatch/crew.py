@@ -48,10 +48,8 @@ class WorkerProcess:
         self._log = world / f"worker-{len(list(world.glob('worker-*')))}.log"
         path = f"{states}{os.pathsep}{ROOT}"
         environment = os.environ | {
-            "PYTHONPATH": path,
-            "DISPATCH_WORLD": str(world),
-            "DISPATCH_SLOW": str(slow),
-        }
+            "PYTHONPATH": path, "DISPATCH_WORLD": str(world), "DISPATCH_SLOW": str(slow),
+        }  # fmt: skip
         if database_url is not None:
             environment["FSM_AGENT_STORE__DATABASE_URL"] = database_url
         environment["FSM_AGENT_HOME"] = str(home)

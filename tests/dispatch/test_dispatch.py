@@ -275,13 +275,11 @@ def test_a_conversation_is_handed_over_within_a_slot(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("factory", "says_so"),
     [
-        (says("x")(), "is an agent, and each turn needs one"),
-        (3, "is no factory"),
+        (says("x")(), "is an agent, and each turn needs one"), (3, "is no factory"),
         (lambda order, more: None, "wants more than the order"),
-        (lambda: "an agent", "gave no agent; given: str"),
-        (lambda: 1 / 0, "ZeroDivisionError"),
+        (lambda: "an agent", "gave no agent; given: str"), (lambda: 1 / 0, "ZeroDivisionError"),
     ],
-)
+)  # fmt: skip
 def test_what_is_no_app_is_one_line(tmp_path: Path, factory: Any, says_so: str) -> None:
     with pytest.raises(ConfigError, match=says_so):
         App.of(factory, "mine:app", Store(tmp_path))

@@ -21,51 +21,19 @@ from tests.helpers.page_pictures import changed, digests
 
 ROOT = Path(__file__).parents[2]
 TYPED_IN = (
-    "docs/backtest.md",
-    "docs/cookbook.md",
-    "docs/evaluation.md",
-    "docs/troubleshooting.md",
-)
+    "docs/backtest.md", "docs/cookbook.md", "docs/evaluation.md", "docs/troubleshooting.md",
+)  # fmt: skip
 """Their commands are run as shown, in a fresh home."""
 RUN = (
-    "README.md",
-    "examples/README.md",
-    "docs/acp.md",
-    "docs/agent.md",
-    "docs/agents.md",
-    "docs/api/agent.md",
-    "docs/api/errors.md",
-    "docs/api/testing.md",
-    "docs/api/tools.md",
-    "docs/api/workflow.md",
-    "docs/budgets.md",
-    "docs/concepts.md",
-    "docs/configuration.md",
-    "docs/debugger-editors.md",
-    "docs/debugger.md",
-    "docs/debugging-tools.md",
-    "docs/diagrams.md",
-    "docs/extensions.md",
-    "docs/hooks.md",
-    "docs/mcp.md",
-    "docs/output.md",
-    "docs/people.md",
-    "docs/production.md",
-    "docs/prompt.md",
-    "docs/properties.md",
-    "docs/sandbox.md",
-    "docs/serve-agui.md",
-    "docs/serve.md",
-    "docs/stores.md",
-    "docs/streaming.md",
-    "docs/telemetry.md",
-    "docs/tools.md",
-    "docs/upgrades.md",
-    "docs/verify.md",
-    "docs/web.md",
-    "docs/workers.md",
-    "docs/workflow-values.md",
-)
+    "README.md", "examples/README.md", "docs/acp.md", "docs/agent.md", "docs/agents.md", "docs/api/agent.md",
+    "docs/api/errors.md", "docs/api/testing.md", "docs/api/tools.md", "docs/api/workflow.md",
+    "docs/budgets.md", "docs/concepts.md", "docs/configuration.md", "docs/debugger-editors.md",
+    "docs/debugger.md", "docs/debugging-tools.md", "docs/diagrams.md", "docs/extensions.md", "docs/hooks.md",
+    "docs/mcp.md", "docs/output.md", "docs/people.md", "docs/production.md", "docs/prompt.md",
+    "docs/properties.md", "docs/sandbox.md", "docs/serve-agui.md", "docs/serve.md", "docs/stores.md",
+    "docs/streaming.md", "docs/telemetry.md", "docs/tools.md", "docs/upgrades.md", "docs/verify.md",
+    "docs/web.md", "docs/workers.md", "docs/workflow-values.md",
+)  # fmt: skip
 """Their Python is run, and their configuration is read."""
 ELSEWHERE = {
     "docs/quickstart.md": "tests/docs/test_tour.py",

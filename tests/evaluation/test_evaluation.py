@@ -106,10 +106,8 @@ def test_a_recorded_turn_becomes_a_case_with_its_history_and_its_tools(tmp_path:
         assert [row["content"] for row in second.history] == ["Hi.", "Hello."]
         run = evaluate(one, [second], ["exact", "tools", "tools_exclude=close"], ["tools>=1", "exact>=1"])
         assert [row["content"] for row in server.bodies[3]["messages"][-3:]] == [
-            "Hi.",
-            "Hello.",
-            second.input,
-        ]
+            "Hi.", "Hello.", second.input,
+        ]  # fmt: skip
         again = cases_from_turns(one.store, [run.results[0].turn])
         assert (again.cases, len(again.left_out)) == ((), 1), "a turn of an evaluation is no case"
 
@@ -287,16 +285,13 @@ def test_parts_of_a_foreign_file_without_a_meaning_are_named(tmp_path: Path) -> 
         ("x.jsonl", '{"input": ""}', "a case has no usable input"),
         ("x.jsonl", '{"input": [{"role": "assistant", "content": "hi"}]}', "does not end with a question"),
         ("x.jsonl", '{"input": "a", "metadata": 3}', "metadata of a case is not an object"),
-        (
-            "x.jsonl",
-            '{"input": "a", "id": 1}\n{"input": "b", "id": 1}',
-            "two cases of x have the same id; given: 1",
-        ),
+        ("x.jsonl", '{"input": "a", "id": 1}\n{"input": "b", "id": 1}',
+         "two cases of x have the same id; given: 1"),
         ("x.json", '{"cases": 3}', "the dataset has no list of cases"),
         ("x.yaml", "a: [", "not valid YAML"),
         ("x.yaml", "!!python/object/apply:os.system ['touch hit']", "not valid YAML"),
     ],
-)
+)  # fmt: skip
 def test_a_file_that_cannot_be_used_is_one_line(tmp_path: Path, name: str, content: str, line: str) -> None:
     (tmp_path / name).write_text(content)
     with pytest.raises(ConfigError) as caught:

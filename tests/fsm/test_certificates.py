@@ -271,22 +271,17 @@ def changed(chance: random.Random, form: Json) -> None:
 
 
 CLAIMS = (
-    never(
-        "A parcel is not driven twice in a row.",
-        enters("Drive"),
-        after=enters("Drive"),
-        until=leaves("Drive"),
-    ),
+    never("A parcel is not driven twice in a row.", enters("Drive"), after=enters("Drive"),
+          until=leaves("Drive")),
     only_if("It rings only after a drive.", leaves("Ring"), leaves("Drive")),
     eventually("It is packed first.", leaves("Pack")),
     eventually("It is delivered.", exits("delivered"), known="the house may be empty"),
     at_most("It comes to an end once.", 1, exits("delivered", "lost", "returned")),
     at_most("It is driven again as often as there are tries.", "tries", rung("drive again")),
-    at_most(
-        "It rings as often as there are rings, each time.", "rings", rung("ring"), since=rung("drive again")
-    ),
+    at_most("It rings as often as there are rings, each time.", "rings", rung("ring"),
+            since=rung("drive again")),
     never("It goes back only without a ring left.", exits("returned") & where(left("rings"))),
-)
+)  # fmt: skip
 
 
 def test_each_kind_of_property_has_a_witness() -> None:
@@ -584,10 +579,8 @@ def hostile(kind: str) -> tuple[str, str]:
             where = {"where": {"all": [{"left": f"c{i}", "limit": "x"} for i in range(40)]}}
             form["properties"][0].update(moves=where, known="")
             made["properties"][0] = {
-                "says": form["properties"][0]["says"],
-                "counter": "",
-                "nodes": [[0, 0], [0, 1]],
-            }
+                "says": form["properties"][0]["says"], "counter": "", "nodes": [[0, 0], [0, 1]],
+            }  # fmt: skip
     return json.dumps(made), json.dumps(form)
 
 

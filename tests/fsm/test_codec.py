@@ -175,13 +175,10 @@ class Nest:
 
 
 EDITS: dict[str, Any] = {
-    "listed": lambda nest: nest.listed[0],
-    "named": lambda nest: nest.named["a"],
-    "paired": lambda nest: nest.paired[1],
-    "row": lambda nest: nest.row[0],
-    "maybe": lambda nest: nest.maybe,
+    "listed": lambda nest: nest.listed[0], "named": lambda nest: nest.named["a"],
+    "paired": lambda nest: nest.paired[1], "row": lambda nest: nest.row[0], "maybe": lambda nest: nest.maybe,
     "either": lambda nest: nest.either.part,
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("name", [*EDITS, "lists"])

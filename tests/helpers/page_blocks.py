@@ -41,10 +41,8 @@ def documents(text: str) -> list[object]:
 
 
 READERS: dict[str, Callable[[str], object]] = {
-    "json": documents,
-    "toml": tomllib.loads,
-    "yaml": yaml.safe_load,
-}
+    "json": documents, "toml": tomllib.loads, "yaml": yaml.safe_load,
+}  # fmt: skip
 PROGRAMS = {
     "fsm-agent": "-m fsm_agent.cli",
     "python": "",

@@ -30,25 +30,9 @@ from fsm_agent.testing import (
 )
 
 WORDS = [
-    "the",
-    "river",
-    "is",
-    "high",
-    "today",
-    "and",
-    "the",
-    "bridge",
-    "at",
-    "the",
-    "mill",
-    "is",
-    "closed",
-    "until",
-    "the",
-    "water",
-    "falls",
-    "again",
-]
+    "the", "river", "is", "high", "today", "and", "the", "bridge", "at", "the", "mill", "is", "closed",
+    "until", "the", "water", "falls", "again",
+]  # fmt: skip
 
 
 SETTINGS = {"max_iterations": 8, "backoff": {"seed": 1}, "prompt": {"context_files": False}}

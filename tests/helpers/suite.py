@@ -277,12 +277,9 @@ def keep(run: Run, place: Path, profile: Mapping[str, Any]) -> None:
     files = {name: round(s, 2) for name, s in files_of(run.cases).items()}
     files = {name: s for name, s in profile.get("files", {}).items() if (ROOT / name).exists()} | files
     found = {
-        "cpu": round(run.cpu, 1),
-        "wall": round(run.wall, 1),
-        "work": round(run.work, 4),
-        "files": files,
+        "cpu": round(run.cpu, 1), "wall": round(run.wall, 1), "work": round(run.work, 4), "files": files,
         "functions": dear,
-    }
+    }  # fmt: skip
     place.write_text(json.dumps(found, indent=0, sort_keys=True) + "\n", encoding="utf-8")
 
 

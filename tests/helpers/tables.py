@@ -23,11 +23,9 @@ def courier() -> Table:
     lines = {
         "Pack": [on("packed", go("Drive"), why="")],
         "Drive": [on("arrived", go("Ring"), why=""), on("broken", repack, end("lost", "Done"), why="")],
-        "Ring": [
-            on("open", end("delivered", "Done"), why=""),
-            on("closed", ring, again, end("returned", "Done"), why=""),
-        ],
-    }
+        "Ring": [on("open", end("delivered", "Done"), why=""),
+                 on("closed", ring, again, end("returned", "Done"), why="")],
+    }  # fmt: skip
     counters = tuple(Counter(name) for name in ("tries", "rings", "repacks"))
     return Table("parcel", ("Pack", "Drive", "Ring", "Done"), "Done", counters, lines_of(lines))
 
@@ -51,11 +49,9 @@ def chain(states: int) -> Table:
         before = Rung("back", names[max(at - 1, 0)], left(back), (back,), (here,))
         half = Rung("half the way", names[at // 2], left(back), (back,))
         parts[name] = [
-            on("ok", further, why=""),
-            on("bad", again, before, end("failed", "Done"), why=""),
-            on("far", half, end("far", "Done"), why=""),
-            on("stop", end("stopped", "Done"), why=""),
-        ]
+            on("ok", further, why=""), on("bad", again, before, end("failed", "Done"), why=""),
+            on("far", half, end("far", "Done"), why=""), on("stop", end("stopped", "Done"), why=""),
+        ]  # fmt: skip
     counters = tuple(Counter(f"{kind}{at}") for at in range(states) for kind in "ab")
     return Table("chain", (*names, "Done"), "Done", counters, lines_of(parts))
 

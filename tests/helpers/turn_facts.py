@@ -280,14 +280,11 @@ class TurnFacts:
         wider, pool = follows["next_is_wider"], config.keys == "pool" and config.limits["rekeys"] > 0
         refreshable = config.keys == "refresh" and facts.refreshes < config.limits["rekeys"]
         possible = {
-            "repairable": not config.window or counts["repairs"] < 9,
-            "bad_key": pool or refreshable,
-            "key_limited": pool,
-            "unreachable": follows["on_primary"],
-            "overflow": config.compression and not wider,
-            "outgrown": config.compression and wider,
+            "repairable": not config.window or counts["repairs"] < 9, "bad_key": pool or refreshable,
+            "key_limited": pool, "unreachable": follows["on_primary"],
+            "overflow": config.compression and not wider, "outgrown": config.compression and wider,
             "compression_off": not config.compression,
-        }
+        }  # fmt: skip
         if possible.get(event, True):
             refreshes = facts.refreshes + (config.keys == "refresh" and "rekeys" in row.spends)
             forced = event in ("overflow", "outgrown")

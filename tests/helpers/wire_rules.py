@@ -91,18 +91,11 @@ MARKED = View(MESSAGES_API, family=CLAUDE, issuer=HERE, marks=True)
 FLAT = frozenset({"flat_tool_content"})
 VIEWS: dict[ApiMode, list[View]] = {
     "chat_completions": [View(), View(family=family_of(CHAT, "openrouter"), issuer=HERE), View(vision=False)],
-    "codex_responses": [
-        View(RESPONSES, issuer=HERE),
-        View(RESPONSES, vision=False, repairs=frozenset({"ascii"})),
-    ],
-    "anthropic_messages": [
-        View(MESSAGES_API),
-        NATIVE,
-        MARKED,
-        View(MESSAGES_API, vision=False),
-        View(MESSAGES_API, repairs=FLAT),
-    ],
-}
+    "codex_responses": [View(RESPONSES, issuer=HERE),
+                        View(RESPONSES, vision=False, repairs=frozenset({"ascii"}))],
+    "anthropic_messages": [View(MESSAGES_API), NATIVE, MARKED, View(MESSAGES_API, vision=False),
+        View(MESSAGES_API, repairs=FLAT)],
+}  # fmt: skip
 """Ways in which each wire may be asked to write a history."""
 
 

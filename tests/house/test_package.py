@@ -24,11 +24,9 @@ CLIENTS = "openai anthropic httpx httpx2 aiohttp uvloop transitions tenacity tem
 HEAVY = {*CLIENTS.split(), *UI}
 NAMED, TURN = "from fsm_agent import Agent; Agent.chat", "Agent(ScriptedModel([text('x')])).chat('go')"
 STEPS = (
-    "import fsm_agent",
-    NAMED,
-    f"from fsm_agent.testing import ScriptedModel, text; {TURN}",
+    "import fsm_agent", NAMED, f"from fsm_agent.testing import ScriptedModel, text; {TURN}",
     "Agent('openai:m', api_key='k')",
-)
+)  # fmt: skip
 UNUSED = {f"fsm_agent.toolsets.{name}" for name in ("agent.ask", "code", "mcp.servers", "web")}
 UNUSED |= {"html.parser", "http.client", "urllib.request"}
 PROOFS = {"fsm_agent.fsm.verify.properties", "fsm_agent_states.logic.shapes"}

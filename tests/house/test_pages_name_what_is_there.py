@@ -97,10 +97,8 @@ def test_each_decision_has_its_number_and_is_in_the_contents_with_its_date() -> 
 def test_each_decision_says_its_context_what_is_decided_and_what_follows() -> None:
     for part in re.split(r"^### ", BODY, flags=re.MULTILINE)[1:]:
         assert re.findall(r"^\*\*(\w+)\.\*\*", part, re.MULTILINE) == [
-            "Context",
-            "Decision",
-            "Consequences",
-        ], part
+            "Context", "Decision", "Consequences",
+        ], part  # fmt: skip
 
 
 def test_a_number_is_a_decision_or_has_moved_into_the_code() -> None:

@@ -272,16 +272,10 @@ def test_a_memory_is_asked_told_and_shut_down_in_order() -> None:
     row = Message("user", "x")
     asyncio.run(use())
     assert library.calls == [
-        ("initialize", "s1"),
-        ("prefetch", "tea"),
-        ("sync", "tea", "yes"),
-        ("sync", "milk", "no"),
-        ("session_switch", "s2", "s1"),
-        ("prefetch", "cups"),
-        ("pre_compress", (row,)),
-        ("sync", "cups", "two"),
-        ("shutdown",),
-    ]
+        ("initialize", "s1"), ("prefetch", "tea"), ("sync", "tea", "yes"), ("sync", "milk", "no"),
+        ("session_switch", "s2", "s1"), ("prefetch", "cups"), ("pre_compress", (row,)),
+        ("sync", "cups", "two"), ("shutdown",),
+    ]  # fmt: skip
 
 
 @pytest.mark.parametrize("method", ["initialize", "prefetch"])

@@ -333,11 +333,9 @@ class Bench:
         path = os.pathsep.join([str(self.place), str(self.place / "states")])
         environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
         environment |= {
-            "PYTHONPATH": path,
-            "PYTEST_DEBUG_TEMPROOT": str(self.place.parent),
-            "PYTHONHASHSEED": "0",
+            "PYTHONPATH": path, "PYTEST_DEBUG_TEMPROOT": str(self.place.parent), "PYTHONHASHSEED": "0",
             "PYTHONDONTWRITEBYTECODE": "",
-        }
+        }  # fmt: skip
         command = [sys.executable, str(Path(__file__).with_name("server.py"))]
         return subprocess.Popen(
             command, cwd=self.place, env=environment, text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE

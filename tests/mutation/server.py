@@ -140,11 +140,9 @@ class Recorder:
             if "site-packages" in (getattr(module, "__file__", None) or "") and "." not in name
         ]
         found = {
-            "statements": self._instrument.statements,
-            "tests": self._tests,
-            "failed": self._failed,
+            "statements": self._instrument.statements, "tests": self._tests, "failed": self._failed,
             "libraries": libraries,
-        }
+        }  # fmt: skip
         Path(self._to).write_text(json.dumps(found), encoding="utf-8")
 
     def _keep(self, name: str, seconds: float) -> None:

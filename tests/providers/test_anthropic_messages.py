@@ -158,11 +158,9 @@ def test_thoughts_between_calls_know_their_places() -> None:
     assert got.tool_calls == (ToolCall("a", "echo", "{}"), ToolCall("b", "echo", '{"x": 1}'))
     kept = [(one["type"], one.get("thinking", one.get("data")), one.get("before")) for one in got.blocks]
     assert kept == [
-        ("thinking", "one", None),
-        ("redacted_thinking", "dark", None),
-        ("thinking", "two", "b"),
+        ("thinking", "one", None), ("redacted_thinking", "dark", None), ("thinking", "two", "b"),
         ("thinking", "three", ""),
-    ]
+    ]  # fmt: skip
     assert got.reasoning == "onetwothree"
 
 

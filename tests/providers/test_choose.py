@@ -188,15 +188,12 @@ def test_the_probe_finds_a_real_server_and_survives_anything_else() -> None:
 @pytest.mark.parametrize(
     ("url", "loopback", "nearby"),
     [
-        ("http://127.0.0.1:1/v1", True, True),
-        ("http://localhost/v1", True, True),
-        ("http://[::1]:8080/v1", True, True),
-        ("http://192.168.1.5:11434/v1", False, True),
-        ("http://studio.local:1234/v1", False, True),
-        ("https://api.openai.com/v1", False, False),
+        ("http://127.0.0.1:1/v1", True, True), ("http://localhost/v1", True, True),
+        ("http://[::1]:8080/v1", True, True), ("http://192.168.1.5:11434/v1", False, True),
+        ("http://studio.local:1234/v1", False, True), ("https://api.openai.com/v1", False, False),
         (None, False, False),
     ],
-)
+)  # fmt: skip
 def test_near_and_far(url: str | None, loopback: bool, nearby: bool) -> None:
     assert (is_loopback(url), is_nearby(url)) == (loopback, nearby)
 
@@ -221,14 +218,10 @@ assert price_of('gpt-5', 'openai').input == 1.25
 @pytest.mark.parametrize(
     ("model", "seconds"),
     [
-        ("gpt-5-mini", 300),
-        ("o3-deep-research", 600),
-        ("deepseek/deepseek-r1", 300),
-        ("gpt-4o", 0),
-        ("kimi-k2-thinking", 300),
-        ("turbo1", 0),
+        ("gpt-5-mini", 300), ("o3-deep-research", 600), ("deepseek/deepseek-r1", 300), ("gpt-4o", 0),
+        ("kimi-k2-thinking", 300), ("turbo1", 0),
     ],
-)
+)  # fmt: skip
 def test_models_that_think_may_be_silent_for_longer(model: str, seconds: float) -> None:
     assert silence_of(model) == seconds
 
@@ -281,16 +274,11 @@ def test_who_caches_by_marks_and_takes_thoughts_back(
 @pytest.mark.parametrize(
     ("model", "key"),
     [
-        ("openai:gpt-5-mini", "reasoning_effort"),
-        ("openai:o3", "reasoning_effort"),
-        ("openai:gpt-4o", ""),
-        ("openai:gpt-5-chat-latest", ""),
-        ("openrouter:anthropic/claude-sonnet-4.5", "reasoning"),
-        ("mistral:magistral", ""),
-        ("gemini:gemini-3-pro", "reasoning_effort"),
-        ("gemini:gemini-1.5-pro", ""),
+        ("openai:gpt-5-mini", "reasoning_effort"), ("openai:o3", "reasoning_effort"), ("openai:gpt-4o", ""),
+        ("openai:gpt-5-chat-latest", ""), ("openrouter:anthropic/claude-sonnet-4.5", "reasoning"),
+        ("mistral:magistral", ""), ("gemini:gemini-3-pro", "reasoning_effort"), ("gemini:gemini-1.5-pro", ""),
     ],
-)
+)  # fmt: skip
 def test_how_much_to_think_is_asked_only_where_it_is_understood(model: str, key: str) -> None:
     assert choose(model, api_key="k").runtime().effort_key == key
 
@@ -299,14 +287,11 @@ def test_how_much_to_think_is_asked_only_where_it_is_understood(model: str, key:
 @pytest.mark.parametrize(
     ("model", "role"),
     [
-        ("openai:gpt-5-mini", "developer"),
-        ("openai:o3", "developer"),
-        ("openai:o1-mini", "system"),
-        ("openai:gpt-4o", "system"),
-        ("openrouter:openai/gpt-5", "system"),
+        ("openai:gpt-5-mini", "developer"), ("openai:o3", "developer"), ("openai:o1-mini", "system"),
+        ("openai:gpt-4o", "system"), ("openrouter:openai/gpt-5", "system"),
         ("deepseek:deepseek-chat", "system"),
     ],
-)
+)  # fmt: skip
 def test_thinking_models_of_openai_get_the_prompt_from_the_developer(model: str, role: str) -> None:
     runtime = choose(model, api_key="k").runtime()
     sent = WireCopy().messages("Be good.", [Message("user", "q")], (), View.of(runtime, frozenset()))

@@ -65,10 +65,8 @@ def test_05_a_question_is_a_barrier() -> None:
         return "blue"
 
     calls = (
-        call("note", {"text": "a"}),
-        call("clarify", {"question": "Which?"}),
-        call("note", {"text": "b"}),
-    )
+        call("note", {"text": "a"}), call("clarify", {"question": "Which?"}), call("note", {"text": "b"}),
+    )  # fmt: skip
     options = {"tools": [note], "toolsets": ["clarify"], "callbacks": {"clarify": clarify}}
     played = play([tools(*calls), text("done")], **options)
     assert order == ["+a", "-a", "asked", "+b", "-b"]

@@ -401,11 +401,8 @@ def test_what_is_recalled_is_on_the_wire_only_and_in_the_same_bytes_later() -> N
     assert rows[1][3].startswith("milk?\n\n<memory-context>")
     assert all("memory-context" not in row[0] for row in rows)
     assert [entry for entry in library.calls if entry[0] in ("prefetch", "sync")] == [
-        ("prefetch", "tea?"),
-        ("sync", "tea?", "one"),
-        ("prefetch", "milk?"),
-        ("sync", "milk?", "two"),
-    ]
+        ("prefetch", "tea?"), ("sync", "tea?", "one"), ("prefetch", "milk?"), ("sync", "milk?", "two"),
+    ]  # fmt: skip
     assert library.calls[-1] == ("shutdown",)
 
 

@@ -59,27 +59,15 @@ ENDS: dict[str, tuple[Any, dict[str, Any], str]] = {
     "56 422": ([status(422)], {}, "1 non_retryable_error failed format_error"),
     "58 unsupported": ([status(400, UNSUPPORTED)], {}, "1 non_retryable_error failed format_error"),
     "70 nothing to compact": ([overflow()], {}, "1 overflow_uncompressible failed context_overflow"),
-    "73 compaction is off": (
-        [overflow()],
-        {"settings": {"compression": {"enabled": False}}},
-        "1 compression_disabled failed context_overflow",
-    ),
-    "no number": (
-        [status(400, CAP)],
-        {"settings": {"max_output_tokens": 100_000}},
-        "1 output_cap failed output_cap",
-    ),
-    "a cap that leaves no room": (
-        [status(400, CUT_OFF)],
-        {},
-        "1 overflow_uncompressible failed context_overflow",
-    ),
-    "aggregator": (
-        repeat(drop()),
-        {"model": "openrouter:some/model"},
-        "3 api_retries_exhausted failed timeout",
-    ),
-}
+    "73 compaction is off": ([overflow()], {"settings": {"compression": {"enabled": False}}},
+        "1 compression_disabled failed context_overflow"),
+    "no number": ([status(400, CAP)], {"settings": {"max_output_tokens": 100_000}},
+                  "1 output_cap failed output_cap"),
+    "a cap that leaves no room": ([status(400, CUT_OFF)], {},
+        "1 overflow_uncompressible failed context_overflow"),
+    "aggregator": (repeat(drop()), {"model": "openrouter:some/model"},
+                   "3 api_retries_exhausted failed timeout"),
+}  # fmt: skip
 
 
 @pytest.mark.behaviour("ERR-09", "CRED-04b", "ERR-20", "TR-01b")
@@ -113,13 +101,11 @@ SPENT = status(429, error("You have reached your usage limit. Try again at 5 pm.
 @pytest.mark.parametrize(
     ("script", "asked"),
     [
-        ([status(429), status(429), text("ok")], "k1 k1 k2"),
-        ([status(402), text("ok")], "k1 k2"),
-        ([SPENT, status(500), text("ok")], "k1 k2 k2"),
-        (repeat(status(401)), "k1 k2 k3"),
+        ([status(429), status(429), text("ok")], "k1 k1 k2"), ([status(402), text("ok")], "k1 k2"),
+        ([SPENT, status(500), text("ok")], "k1 k2 k2"), (repeat(status(401)), "k1 k2 k3"),
     ],
     ids=["50 a limit by the minute is waited for once", "billing", "a limit of usage is not", "d54"],
-)
+)  # fmt: skip
 def test_which_keys_are_asked(script: Any, asked: str) -> None:
     played = play(script, api_key=["k1", "k2", "k3"])
     assert played.keys == asked.split()

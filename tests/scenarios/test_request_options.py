@@ -61,15 +61,12 @@ def asked(model: Model, request: Any, *script: Any, tools: Any = (echo,), **sett
         (RESPONSES, {"extra_body": {"service_tier": "flex"}}, {"service_tier": "flex"}),
         (CLAUDE, {"stop": ["END"]}, {"stop_sequences": ["END"]}),
         (CLAUDE, {"tool_choice": "none"}, {"tool_choice": {"type": "none"}}),
-        (
-            CLAUDE,
-            {"parallel_tool_calls": False},
-            {"tool_choice": {"type": "auto", "disable_parallel_tool_use": True}},
-        ),
+        (CLAUDE, {"parallel_tool_calls": False},
+         {"tool_choice": {"type": "auto", "disable_parallel_tool_use": True}}),
         (CLAUDE, {"extra_body": {"service_tier": "auto"}}, {"service_tier": "auto"}),
         (KIMI, {"top_p": 0.5}, {"top_p": 0.5}),
     ],
-)
+)  # fmt: skip
 def test_each_request_of_a_turn_asks_for_it(model: Model, request_: Any, written: Any) -> None:
     bodies = asked(model, request_, *ROUND)
     assert len(bodies) == 2

@@ -32,11 +32,9 @@ class ServerProcess:
     ) -> None:
         self._log = world / f"server-{len(list(world.glob('server-*')))}.log"
         environment = os.environ | {
-            "PYTHONPATH": f"{ROOT / 'states'}{os.pathsep}{ROOT}",
-            "FSM_AGENT_HOME": str(home),
-            "DISPATCH_WORLD": str(world),
-            **variables,
-        }
+            "PYTHONPATH": f"{ROOT / 'states'}{os.pathsep}{ROOT}", "FSM_AGENT_HOME": str(home),
+            "DISPATCH_WORLD": str(world), **variables,
+        }  # fmt: skip
         if database_url is not None:
             environment["FSM_AGENT_STORE__DATABASE_URL"] = database_url
         words = [sys.executable, "-m", "fsm_agent.cli", "serve", *options]

@@ -66,14 +66,8 @@ async def test_a_message_is_answered_with_steps_state_and_a_tool(
     ]  # fmt: skip
     steps = [one["stepName"] for one in events if one["type"] == "STEP_STARTED"]
     assert steps == [
-        "Prepare",
-        "BuildMessages",
-        "CallLLM",
-        "ExecuteTools",
-        "BuildMessages",
-        "CallLLM",
-        "Finalize",
-    ]
+        "Prepare", "BuildMessages", "CallLLM", "ExecuteTools", "BuildMessages", "CallLLM", "Finalize",
+    ]  # fmt: skip
     state = state_of(events)
     assert (state["state"], state["status"], state["turn"]) == ("Finalize", "ended", "run-1")
     assert state["moves"] == 6
@@ -324,9 +318,6 @@ async def test_another_message_while_a_turn_runs_is_refused(serving: MakeService
         await service.result(ANN, turn)
         for events in (await joined, await again):
             assert said(shown(events)) == [
-                "user: go",
-                'call: put {"key": "x"}',
-                "tool: put x",
-                "assistant: done",
-            ]
+                "user: go", 'call: put {"key": "x"}', "tool: put x", "assistant: done",
+            ]  # fmt: skip
             assert state_of(events)["moves"] == 6

@@ -34,15 +34,10 @@ def found(store: Store, words: str, **options: object) -> list[str]:
 # words
 
 TEXTS = [
-    "Check the database, then foo_bar(baz) in path/to/file.py",
-    "naïve Café in STRASSE 12",
-    "请检查数据库设计文档 in Python",
-    "日本語のテキストを検索する",
-    "한국어를 검색합니다",
-    "ภาษาไทยไม่มีช่องว่าง 🔥 hot",
-    "it's C++ and rm -rf; a=>b",
-    "ＦＵＬＬ width",
-]
+    "Check the database, then foo_bar(baz) in path/to/file.py", "naïve Café in STRASSE 12",
+    "请检查数据库设计文档 in Python", "日本語のテキストを検索する", "한국어를 검색합니다", "ภาษาไทยไม่มีช่องว่าง 🔥 hot",
+    "it's C++ and rm -rf; a=>b", "ＦＵＬＬ width",
+]  # fmt: skip
 
 
 FINDS: dict[tuple[int, ...], list[str]] = {

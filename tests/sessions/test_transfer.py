@@ -306,11 +306,9 @@ def test_any_line_that_is_missing_or_cut_is_noticed(busy: Busy, tmp_path: Path) 
 def test_every_column_is_exported_or_belongs_to_this_machine(tmp_path: Path) -> None:
     """A column that is added to the schema must be added here too, or be left out on purpose."""
     own = {
-        "sessions": {"revision", "holder", "owner"},
-        "turns": {"owner", "imported", "rank", "number"},
-        "messages": {"id"},
-        "usage": {"id"},
-    }
+        "sessions": {"revision", "holder", "owner"}, "turns": {"owner", "imported", "rank", "number"},
+        "messages": {"id"}, "usage": {"id"},
+    }  # fmt: skip
     store = Store(tmp_path)
     for line in KINDS.values():
         there = {row[1] for row in store.database.select(f"PRAGMA table_info({line.table})")}

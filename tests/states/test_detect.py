@@ -441,11 +441,8 @@ OVERFLOWS: list[tuple[str, int | None, int | None]] = [
     ("you requested 9000 tokens (8000 in the messages, 1000 in the completion).", None, 8000),
     ("you requested about 12000 tokens (2000 of text input, 10000 in the output)", None, 2000),
     ("prompt is too long: 201130 tokens > 200000 maximum", 200_000, 201_130),
-    (
-        "input token count (1100000) exceeds the maximum number of tokens allowed (1048576).",
-        1_048_576,
-        1_100_000,
-    ),
+    ("input token count (1100000) exceeds the maximum number of tokens allowed (1048576).", 1_048_576,
+     1_100_000),
     ("request (4390 tokens) exceeds the available context size (4096 tokens)", 4096, 4390),
     ('{"n_prompt_tokens": 4390, "n_ctx": 4096}', 4096, 4390),
     ("n_keep (15028) >= n_ctx (7424)", 7424, 15_028),
@@ -453,7 +450,7 @@ OVERFLOWS: list[tuple[str, int | None, int | None]] = [
     ("maximum prompt length is 131,072 but the request contains 537812 tokens.", 131_072, 537_812),
     ("model max length exceeded, max length:8192", 8192, None),
     ("input is too long for requested model", None, None),
-]
+]  # fmt: skip
 
 
 def test_the_window_that_an_overflow_names_and_the_prompt_that_it_counts() -> None:

@@ -211,10 +211,8 @@ EFECT = "unknown option of @tool; given: efect; allowed: effect, perhaps; all of
         (lambda: tool(effect="none")(google), "pure, idempotent, unsafe"),
         (lambda: tool(approval="yes")(google), "never, ask"),
         (lambda: tool(timeout=0)(google), "above 0"),
-        (
-            lambda: tool(timeout=float("inf"))(google),
-            "given: inf; allowed: a number above 0 to 1,000,000,000",
-        ),
+        (lambda: tool(timeout=float("inf"))(google),
+         "given: inf; allowed: a number above 0 to 1,000,000,000"),
         (lambda: tool(max_result_chars=10**400)(google), "above 0 to 1,000,000,000"),
         (lambda: tool(max_result_chars=-1)(google), "above 0"),
         (lambda: tool(path_arguments=("file",))(google), "city, days, unit"),
@@ -223,12 +221,10 @@ EFECT = "unknown option of @tool; given: efect; allowed: effect, perhaps; all of
         (lambda: tool(efect="pure"), EFECT),
         (lambda: as_tool(misnamed), "parameter that is not there; given: citty; allowed: city, perhaps"),
         (lambda: as_tool(misnamed_sphinx), "parameter that is not there; given: town; allowed: city"),
-        (
-            lambda: as_tool(untyped),
-            "first parameter of tool 'untyped' has no type; given: ctx; allowed: ctx: RunC",
-        ),
+        (lambda: as_tool(untyped),
+         "first parameter of tool 'untyped' has no type; given: ctx; allowed: ctx: RunC"),
     ],
-)
+)  # fmt: skip
 def test_what_cannot_be_a_tool_is_refused_in_one_line(make: Callable[[], object], words: str) -> None:
     with pytest.raises(ConfigError, match=words) as caught:
         make()

@@ -38,11 +38,9 @@ def through(name: str, **arguments: Any) -> Any:
 def test_many_tools_are_found_and_called_through_two(tmp_path: Path) -> None:
     heard: list[Any] = []
     script = [
-        tools(call("tool_search", {"query": "echo"})),
-        tools(call("tool_search", {})),
-        tools(through("s__echo", text="hello")),
-        text("done"),
-    ]
+        tools(call("tool_search", {"query": "echo"})), tools(call("tool_search", {})),
+        tools(through("s__echo", text="hello")), text("done"),
+    ]  # fmt: skip
     callbacks = {"tool_start": lambda call_id, name, arguments: heard.append((name, arguments))}
     result, model = played(tmp_path, script, callbacks=callbacks)
     assert all(offered(body) == {"tool_search", "tool_call"} for body in model.requests)

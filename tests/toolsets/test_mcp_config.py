@@ -164,12 +164,8 @@ def test_a_broken_config_file_stops_the_agent_with_one_line(tmp_path: Path) -> N
 
 def test_variables_are_replaced_and_their_values_are_secrets(tmp_path: Path) -> None:
     environment = {
-        "TOKEN": "tok-123456",
-        "PATH": "/bin",
-        "OPENAI_API_KEY": "sk-no",
-        "LC_ALL": "C",
-        "EMPTY": "",
-    }
+        "TOKEN": "tok-123456", "PATH": "/bin", "OPENAI_API_KEY": "sk-no", "LC_ALL": "C", "EMPTY": "",
+    }  # fmt: skip
     given = {"A": "${TOKEN}", "B": "${NONE:-fallback}", "API_KEY": "literal-key"}
     config = ServerConfig(command="x", env=given)
     made = endpoint_of(config, tmp_path, environment)

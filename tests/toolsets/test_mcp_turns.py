@@ -43,17 +43,10 @@ FREE = {"s": program() | {"approval": "never"}}
 def test_a_turn_calls_the_tools_of_a_server(tmp_path: Path) -> None:
     before = children()
     script = [
-        tools(call("s__echo", {"text": "hello"})),
-        text("it said hello"),
-        text("again"),
-        tools(call("s__blocks")),
-        text("a pixel"),
-        tools(call("s__big", {"size": 300_000})),
-        text("long"),
-        tools(call("s__die")),
-        tools(call("s__echo", {"text": "back"})),
-        text("it came back"),
-    ]
+        tools(call("s__echo", {"text": "hello"})), text("it said hello"), text("again"),
+        tools(call("s__blocks")), text("a pixel"), tools(call("s__big", {"size": 300_000})), text("long"),
+        tools(call("s__die")), tools(call("s__echo", {"text": "back"})), text("it came back"),
+    ]  # fmt: skip
     with agent(script, FREE, tmp_path) as (one, model, heard):
         assert children() <= before, "nothing is started before the first turn"
         result = one.run_conversation("say hello")

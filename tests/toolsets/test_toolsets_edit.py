@@ -57,18 +57,9 @@ def patched(bench: ToolBench, old: str, new: str, **more: object) -> str:
 def test_an_exact_anchor_needs_no_words(bench: ToolBench) -> None:
     shown = patched(bench, "    total = a + b\n", "    total = a * b\n")
     assert shown.splitlines() == [
-        "--- a.py",
-        "+++ a.py",
-        "@@ -2,7 +2,7 @@",
-        " ",
-        " ",
-        " def first(a, b):",
-        "-    total = a + b",
-        "+    total = a * b",
-        "     return total",
-        " ",
-        " ",
-    ]
+        "--- a.py", "+++ a.py", "@@ -2,7 +2,7 @@", " ", " ", " def first(a, b):", "-    total = a + b",
+        "+    total = a * b", "     return total", " ", " ",
+    ]  # fmt: skip
 
 
 def test_spaces_may_differ_and_the_indentation_is_kept(bench: ToolBench, file: Path) -> None:
@@ -78,10 +69,8 @@ def test_spaces_may_differ_and_the_indentation_is_kept(bench: ToolBench, file: P
     what = "lines 10 to 12, which differs in spaces, was replaced"
     assert shown.startswith(f"old_text was not found letter for letter; {what}:\n--- a.py")
     begun, checked, done = (
-        "    def second(self, value):\n",
-        "        if value > 0:\n",
-        "            return value * 4\n",
-    )
+        "    def second(self, value):\n", "        if value > 0:\n", "            return value * 4\n",
+    )  # fmt: skip
     assert f"{begun}{checked}{done}        return None" in file.read_text()
     patched(bench, "a  +  b", "a - b")
     assert "total = a - b\n" in file.read_text()
@@ -230,17 +219,9 @@ def test_a_diff_names_the_lines_of_the_whole_file() -> None:
     before = [f"line {number}" for number in range(1, 10_001)]
     after = [*before[:4_999], "new", "newer", *before[5_000:]]
     assert diff("\n".join(before), "\n".join(after), "f").splitlines()[2:] == [
-        "@@ -4997,7 +4997,8 @@",
-        " line 4997",
-        " line 4998",
-        " line 4999",
-        "-line 5000",
-        "+new",
-        "+newer",
-        " line 5001",
-        " line 5002",
-        " line 5003",
-    ]
+        "@@ -4997,7 +4997,8 @@", " line 4997", " line 4998", " line 4999", "-line 5000", "+new", "+newer",
+        " line 5001", " line 5002", " line 5003",
+    ]  # fmt: skip
 
 
 def test_diffs_that_nobody_reads_are_a_sentence() -> None:
@@ -255,22 +236,11 @@ def test_diffs_that_nobody_reads_are_a_sentence() -> None:
 @pytest.mark.parametrize(
     "path",
     [
-        ".git/hooks/pre-commit",
-        ".git/config",
-        ".GIT/config",
-        ".Git/hooks/x",
-        "sub/.git/config",
-        ".git",
-        "a/../.git/config",
-        ".g\u200cit/config",
-        ".git\u200b/config",
-        ".ｇｉｔ/config",
-        "GIT~1/config",
-        ".git./config",
-        ".git /config",
-        ".git::$INDEX/x",
+        ".git/hooks/pre-commit", ".git/config", ".GIT/config", ".Git/hooks/x", "sub/.git/config", ".git",
+        "a/../.git/config", ".g\u200cit/config", ".git\u200b/config", ".ｇｉｔ/config", "GIT~1/config",
+        ".git./config", ".git /config", ".git::$INDEX/x",
     ],
-)
+)  # fmt: skip
 def test_files_of_git_are_not_written_however_they_are_spelled(tmp_path: Path, path: str) -> None:
     with pytest.raises(ToolFailure, match="files of Git itself"):
         writable(tmp_path, path)

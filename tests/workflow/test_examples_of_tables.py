@@ -87,11 +87,9 @@ class PlayingReview(Playing):
     def says(self, event: str) -> Any:
         self.turn.cancelled = event == "cancelled"
         known = {
-            "written": f"text {self.number}",
-            "unchanged": self.turn.text,
-            "accepted": "ACCEPT.",
+            "written": f"text {self.number}", "unchanged": self.turn.text, "accepted": "ACCEPT.",
             "failed": "",
-        }
+        }  # fmt: skip
         known |= {"objections": "REVISE: too short", "cancelled": "too late"}
         known |= {"unclear": ("REVISE", "Hm, well.")[self.number % 2]}
         return known.get(event) if event in known else super().says(event)

@@ -207,16 +207,10 @@ TAKEN += "a name that no other table in shell has, nor it itself"
 SOME = "Run runs tables; given: {}; allowed: some, or one with most=LIMIT"
 IN_MORE = {"Run": runs(shell({"Run": runs(SHELL)}, *ALL, name="more"))}
 REFUSED: list[tuple[dict[str, Inner], tuple[str, ...], str]] = [
-    (
-        {"Run": runs(LITTLE)},
-        ALL[:2],
-        f"Run has no line for an exit of what it runs; given: odd; allowed: {', '.join(ALL)}",
-    ),
-    (
-        {"Run": runs(LITTLE)},
-        (*ALL, "new"),
-        f"Run has a line for what no table that it runs ends with; given: new; allowed: {', '.join(ALL)}",
-    ),
+    ({"Run": runs(LITTLE)}, ALL[:2],
+     f"Run has no line for an exit of what it runs; given: odd; allowed: {', '.join(ALL)}"),
+    ({"Run": runs(LITTLE)}, (*ALL, "new"),
+     f"Run has a line for what no table that it runs ends with; given: new; allowed: {', '.join(ALL)}"),
     ({"Fly": runs(LITTLE)}, ("good",), "Fly cannot run tables; given: Fly; allowed: Run"),
     ({"End": runs(LITTLE)}, ("good",), "End cannot run tables; given: End; allowed: Run"),
     ({"Run": runs()}, ("good",), SOME.format("none")),
@@ -224,7 +218,7 @@ REFUSED: list[tuple[dict[str, Inner], tuple[str, ...], str]] = [
     ({"Run": runs(SHELL)}, ALL, TAKEN.format("shell")),
     (IN_MORE, ALL, TAKEN.format("shell")),
     ({"Run": runs(LITTLE, little("little", "good"))}, ALL, TAKEN.format("little")),
-]
+]  # fmt: skip
 
 
 def test_a_table_says_what_is_wrong_with_what_it_runs() -> None:
@@ -244,10 +238,8 @@ def test_a_table_is_proved_with_all_that_it_runs() -> None:
 
 def test_a_digest_tells_what_is_run() -> None:
     inner: list[dict[str, Inner]] = [
-        {},
-        {"Run": runs(LITTLE, most="n")},
-        {"Run": runs(replace(LITTLE, name="other"))},
-    ]
+        {}, {"Run": runs(LITTLE, most="n")}, {"Run": runs(replace(LITTLE, name="other"))},
+    ]  # fmt: skip
     digests = {SHELL.digest, *(replace(SHELL, inner=one).digest for one in inner)}
     assert len(digests) == 4
 

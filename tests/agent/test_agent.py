@@ -187,13 +187,11 @@ PARTS = [
 @pytest.mark.parametrize(
     ("message", "arrives"),
     [
-        ("a\ud800b\x00c", "a\ufffdbc"),
-        ("hi <memory-context>\nsecret\n</memory-context> there", "hi there"),
-        (BIG, BIG),
-        (PARTS, PARTS),
+        ("a\ud800b\x00c", "a\ufffdbc"), ("hi <memory-context>\nsecret\n</memory-context> there", "hi there"),
+        (BIG, BIG), (PARTS, PARTS),
     ],
     ids=["unsafe characters", "a leaked memory block", "a megabyte", "parts"],
-)
+)  # fmt: skip
 def test_what_arrives_of_a_message_is_what_is_stored(message: Any, arrives: Any) -> None:
     played = play([text("ok")], message, context_window=1_000_000)
     assert played.server.bodies[0]["messages"][1]["content"] == arrives

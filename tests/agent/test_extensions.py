@@ -90,8 +90,7 @@ def test_it_adds_a_tool_a_prompt_a_layer_a_setting_and_keeps_values(agent: MakeA
     result = one.run_conversation("go")
     assert result.final_response == "two"
     assert [row["content"] for row in result.messages if row["role"] == "tool"] == ["0 of 9", "1 of 9"]
-    assert notes.seen == ["ExecuteTools count_notes"] * 2
-    assert notes.kept.keys() == ["c1", "c2"]
+    assert (notes.seen, notes.kept.keys()) == (["ExecuteTools count_notes"] * 2, ["c1", "c2"])
     assert notes.kept.get("c2") == "1 of 9"
     assert "Notes are taken." in one.options["model"].requests[0]["messages"][0]["content"]  # type: ignore[union-attr]
     assert "3. extension notes: RunTool" in str(one.start("more").pipeline)

@@ -555,16 +555,12 @@ REPLY = st.integers(1, 9_000)
 
 @settings(max_examples=30, deadline=None, suppress_health_check=list(HealthCheck))
 @given(
-    plan=st.lists(REPLY, min_size=1, max_size=8),
-    factor=st.sampled_from([0.7, 1.0, 1.8]),
-    deaf=st.booleans(),
+    plan=st.lists(REPLY, min_size=1, max_size=8), factor=st.sampled_from([0.7, 1.0, 1.8]), deaf=st.booleans(),
     reports=st.booleans(),
     failing=st.dictionaries(st.integers(0, 8), st.sampled_from(["refused", "broken"]), max_size=3),
-    scope=st.sampled_from(["turn", "tree", "session", "day"]),
-    usd=st.none() | st.floats(0.001, 0.3),
-    tokens=st.none() | st.integers(500, 40_000),
-    cap=st.none() | st.integers(100, 9_000),
-)
+    scope=st.sampled_from(["turn", "tree", "session", "day"]), usd=st.none() | st.floats(0.001, 0.3),
+    tokens=st.none() | st.integers(500, 40_000), cap=st.none() | st.integers(100, 9_000),
+)  # fmt: skip
 def test_nothing_is_spent_beyond_a_limit_but_what_was_beyond_an_estimate(
     plan: list[int], factor: float, deaf: bool, reports: bool, failing: dict[int, str], scope: str, usd: float | None,
     tokens: int | None, cap: int | None, tmp_path_factory: pytest.TempPathFactory,

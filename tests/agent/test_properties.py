@@ -131,18 +131,13 @@ AFTER_TOOLS = st.builds(
 RUNS = st.builds(lambda name, times: [name] * times, ANY, st.integers(1, 7)) | AFTER_TOOLS
 SCRIPTS = st.lists(RUNS, max_size=20).map(lambda runs: [name for run in runs for name in run][:60])
 CASES = st.builds(
-    Case,
-    script=SCRIPTS,
-    settings=small_settings(),
-    window=windows(),
-    fallbacks=st.lists(windows(), max_size=2),
-    repeated=st.booleans(),
-    history=st.sampled_from([0, 0, 1, 12]),
+    Case, script=SCRIPTS, settings=small_settings(), window=windows(),
+    fallbacks=st.lists(windows(), max_size=2), repeated=st.booleans(), history=st.sampled_from([0, 0, 1, 12]),
     keys=st.sampled_from([0, 1, 2, "refreshed", "refused"]),
     budget=st.sampled_from([None, None, None, None, None, None, 0, 2]),
     answers=st.none() | st.lists(st.sampled_from([True, False, "session", "steer", "interrupt"]), max_size=3),
     moments=st.lists(MOMENTS, max_size=2),
-)
+)  # fmt: skip
 
 
 # The world of a case
@@ -183,18 +178,11 @@ class World:
         if isinstance(case.keys, int):
             keys = [f"k{n}" for n in range(case.keys)]
         self.agent = Agent(
-            self.ports[0],
-            api_key=keys,
-            context_window=case.window,
-            tools=TOOLS,
-            toolsets=[],
+            self.ports[0], api_key=keys, context_window=case.window, tools=TOOLS, toolsets=[],
             fallbacks=[*chain, *chain[-1:]] if case.repeated else chain,
             settings={**case.settings, "tool": SMALL_RESULTS, "poll": {"control": 0.001}},
-            home=home,
-            callbacks=self._callbacks(),
-            clock=self.clock,
-            budget=self.budget,
-        )
+            home=home, callbacks=self._callbacks(), clock=self.clock, budget=self.budget,
+        )  # fmt: skip
 
     @property
     def received(self) -> int:
@@ -310,11 +298,9 @@ def says(name: str, result: str, **options: Any) -> Any:
 
 CONSTANT = (
     says("write", "wrote a", path_arguments=["path"], effect="idempotent"),
-    says("huge", HUGE, concurrency="parallel", effect="pure"),
-    says("risky", "done", approval="ask"),
-    says("todo", "2 items"),
-    says("execute_code", "42"),
-)
+    says("huge", HUGE, concurrency="parallel", effect="pure"), says("risky", "done", approval="ask"),
+    says("todo", "2 items"), says("execute_code", "42"),
+)  # fmt: skip
 TOOLS = (echo, put, fail, stuck, thread, interrupts, steers, *CONSTANT)
 
 

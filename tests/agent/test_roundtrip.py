@@ -24,7 +24,6 @@ VALUES = st.recursive(
 )
 ARGUMENTS = st.dictionaries(st.sampled_from(["path", "text", "n"]), VALUES, max_size=3)
 PIXEL = "iVBORw0KGgo="
-
 Said = tuple[Any, ...]
 
 

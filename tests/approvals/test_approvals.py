@@ -199,8 +199,7 @@ def test_a_policy_for_each_tool(
 ) -> None:
     scene = Scene(tmp_path, "once", policy=policy)
     scene.play(drop(), look())
-    assert scene.ran == ran
-    assert len(scene.asked) == questions
+    assert (scene.ran, len(scene.asked)) == (ran, questions)
 
 
 @pytest.mark.behaviour("APPR-03", "APPR-07")
@@ -265,8 +264,7 @@ def test_a_hard_line_holds_against_everything(tmp_path: Path) -> None:
 def test_a_check_before_every_tool(tmp_path: Path, answer: Any, ran: list[str], questions: int) -> None:
     scene = Scene(tmp_path, "once", hook=lambda name, arguments: answer)
     results = scene.play(drop(), look())
-    assert scene.ran == ran
-    assert len(scene.asked) == questions
+    assert (scene.ran, len(scene.asked)) == (ran, questions)
     if isinstance(answer, tuple):
         assert all("not on Fridays" in result for result in results)
 

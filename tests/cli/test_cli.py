@@ -433,15 +433,13 @@ def test_doctor_says_what_to_do_and_shows_no_key(
 @pytest.mark.parametrize(
     ("given", "shown"),
     [
-        ("plain\ttext\n", "plain\ttext\n"),
-        ("\x1b[1;31mred\x1b[0m", r"\x1b[1;31mred\x1b[0m"),
+        ("plain\ttext\n", "plain\ttext\n"), ("\x1b[1;31mred\x1b[0m", r"\x1b[1;31mred\x1b[0m"),
         ("\x1b]8;;http://x\x1b\\link\x07", "\\x1b]8;;http://x\\x1b\\link\\x07"),
         ("\x1b]0;\nhidden\x07", "\\x1b]0;\nhidden\\x07"),
-        ("a\rb\r\nc\x07\x00\x7f", "a\\x0db\nc\\x07\\x00\\x7f"),
-        ("\x1b", r"\x1b"),
+        ("a\rb\r\nc\x07\x00\x7f", "a\\x0db\nc\\x07\\x00\\x7f"), ("\x1b", r"\x1b"),
         ("\u202egnp.exe\ud800", r"\u202egnp.exe\ud800"),
     ],
-)
+)  # fmt: skip
 def test_clean(given: str, shown: str) -> None:
     assert clean(given) == shown
 

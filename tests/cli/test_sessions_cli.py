@@ -80,8 +80,7 @@ def test_list(cli: Cli, home: Path) -> None:
     told = cli.json("sessions", "list")
     keys = ("id", "turns", "tokens", "cost_usd", "cost_status")
     assert [told[1][key] for key in keys] == [first.session_id, 2, 30, None, "included"]
-    assert told[1]["last_exit"] == "text_response"
-    assert told[1]["last_outcome"] == "completed"
+    assert (told[1]["last_exit"], told[1]["last_outcome"]) == ("text_response", "completed")
     assert told[1]["unfinished"] is False
 
 
@@ -220,8 +219,7 @@ def test_a_session_has_a_title_of_its_own(home: Path) -> None:
     for one in agents:
         one.chat("hi there")
     titles = [one.title for one in agents]
-    assert titles[:3] == ["hi there", "hi there (2)", "hi there (3)"]
-    assert len(set(titles)) == 11
+    assert (titles[:3], len(set(titles))) == (["hi there", "hi there (2)", "hi there (3)"], 11)
     first = agents[0]
     assert first.rename("  greetings \n again ") == first.title == "greetings again"
     first.chat("more")

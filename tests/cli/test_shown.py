@@ -231,12 +231,9 @@ def test_why_a_tool_failed_is_shown_in_as_many_rows_as_it_takes(width: int) -> N
     out = io.StringIO()
     console = Console(file=out, width=width, color_system=None, force_terminal=True)
     ProgressView(console, console).tool_complete(
-        "c1",
-        "read_file",
-        {"path": "漢" * 90},
-        "there is no such file; its folder is not there either",
+        "c1", "read_file", {"path": "漢" * 90}, "there is no such file; its folder is not there either",
         "error",
-    )
+    )  # fmt: skip
     assert "no such file; its folder is not there either" in " ".join(out.getvalue().split())
 
 

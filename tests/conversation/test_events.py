@@ -63,8 +63,7 @@ def test_the_stream_carries_what_the_callbacks_are_told() -> None:
 def test_a_plain_loop_in_a_thread_hears_the_same() -> None:
     turn = agent(*script()).start("go")
     names = [event.name for event in turn.events()]
-    assert names.count("tool_start") == 1
-    assert names[-1] == "event"
+    assert (names.count("tool_start"), names[-1]) == (1, "event")
     assert turn.result is not None
 
 

@@ -93,7 +93,6 @@ CONTENT = chunks(
     {"reasoning_content": THOUGHT[:9]}, {"reasoning_content": THOUGHT[9:]}, {"tool_calls": [CALL]}
 )
 ONE_CALL = {k: v for k, v in CALL.items() if k != "index"}
-
 RECORDED: dict[str, RecordedShape] = {
     "anthropic": RecordedShape("anthropic:claude-sonnet-4-5", signed(), SIGNED, "anthropic_messages"),
     "claude": RecordedShape("zai:claude-by-way-of-others", signed(), SIGNED, "anthropic_messages"),
@@ -338,10 +337,8 @@ def assistants(draw: st.DrawFn) -> Any:
     return (
         draw(st.none() | st.sampled_from(ISSUERS)),
         draw(st.lists(st.sampled_from(KINDS), max_size=3, unique=True)),
-        draw(st.lists(st.booleans(), max_size=2)),
-        draw(st.booleans()),
-        draw(st.booleans()),
-    )
+        draw(st.lists(st.booleans(), max_size=2)), draw(st.booleans()), draw(st.booleans()),
+    )  # fmt: skip
 
 
 def history_of(drawn: Sequence[Any]) -> list[Message]:

@@ -76,17 +76,13 @@ def test_what_does_not_name_its_maker_is_of_the_model_that_makes_such_things(
 @pytest.mark.behaviour("PREP-07b")
 def test_every_form_is_kept() -> None:
     row = {
-        "content": [THINKING, CHUNK, TEXT],
-        "reasoning_content": None,
-        "reasoning_details": [DETAIL],
+        "content": [THINKING, CHUNK, TEXT], "reasoning_content": None, "reasoning_details": [DETAIL],
         "codex_reasoning_items": [SEALED],
-        "codex_message_items": [{"type": "message", "phase": "commentary"}],
-        "extra_content": SIGNATURE,
+        "codex_message_items": [{"type": "message", "phase": "commentary"}], "extra_content": SIGNATURE,
         "tool_calls": [SIGNED_CALL],
-    }
+    }  # fmt: skip
     message = read(row, CLAUDE)
-    assert message.content == [TEXT]
-    assert message.reasoning == "hm"
+    assert (message.content, message.reasoning) == ([TEXT], "hm")
     phase = {"type": "message", "phase": "commentary"}
     extra = {"type": "extra_content", "extra_content": SIGNATURE}
     assert message.blocks == (THINKING, DETAIL, SEALED, phase, extra)

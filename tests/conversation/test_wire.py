@@ -149,14 +149,11 @@ def test_bookkeeping_is_not_sent() -> None:
 def test_on_chat_completions_the_last_rows_with_content_of_their_own_are_marked() -> None:
     call = ToolCall("c", "echo", "{}")
     history = [
-        Message("user", "one"),
-        Message("assistant", "two"),
+        Message("user", "one"), Message("assistant", "two"),
         Message("user", [{"type": "text", "text": "three"}, {"type": "text", "text": "four"}]),
-        Message("assistant", "five"),
-        Message("user", "six"),
-        Message("assistant", None, (call,)),
+        Message("assistant", "five"), Message("user", "six"), Message("assistant", None, (call,)),
         Message("tool", "seven", tool_call_id="c"),
-    ]
+    ]  # fmt: skip
     before = [row.to_dict() for row in history]
     mark = {"cache_control": {"type": "ephemeral"}}
     sent = rows(WireCopy(), history, View(marks=True))
@@ -280,7 +277,6 @@ def test_a_model_is_asked_in_the_way_that_it_can(
 MODE = "codex_responses"
 VIEW = View(MODE, issuer=HERE)
 RESPONSES = format_of(MODE)
-
 IMAGE = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AA=="}}
 
 

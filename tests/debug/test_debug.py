@@ -81,8 +81,7 @@ def test_breakpoints_stop_where_they_say(desk: Desk) -> None:
     debugger.breakpoint("arrow", "CallLLM->ExecuteTools")
     debugger.breakpoint("exit", "completed")
     stopped = give(debugger, "continue")
-    assert stopped.reason == "breakpoint"
-    assert stopped.seq == 3
+    assert (stopped.reason, stopped.seq) == ("breakpoint", 3)
     assert stopped.text == "breakpoint: arrow CallLLM→ExecuteTools"
     assert give(debugger, "continue").seq == 6
     assert give(debugger, "continue").phase == "ended"

@@ -28,8 +28,6 @@ from tests.helpers.debugging import ended, give
 
 NUMBERS, TEXTS = ("retries", "cost"), ("tool", "result")
 VALUES = {"retries": 2, "cost": 0.5, "tool": "terminal", "result": 'said "no" @ noon'}
-
-
 HOLD = """
 tool == "terminal"
 tool != 'terminal' or cost >= 0.5
@@ -205,8 +203,7 @@ def test_time_is_shared_out_among_those_who_were_waited_for(tmp_path: Path) -> N
     assert sum(found["sums"].values()) == pytest.approx(found["seconds"])
     for number, kind in enumerate(("people", "model", "tools", "pauses")):
         assert sum(one[number] for one in found["waits"]) == pytest.approx(found["sums"][kind], abs=1e-6)
-    assert found["positions"] == sorted(found["positions"])
-    assert len(found["masks"]) == 50
+    assert (found["positions"], len(found["masks"])) == (sorted(found["positions"]), 50)
     assert waits_of(debugger.record, 6)["people"] >= 0.09
     spent = debugger.record.spent(debugger.record.count)
     assert (spent.requests, spent.tokens) == (result.attempts, result.total_tokens)

@@ -224,9 +224,7 @@ def test_moves_come_by_windows(served: Served) -> None:
     wrong = served.ask(f"api/turns/{served.turn}/moves?first=x").json()["error"]
     assert wrong.startswith("first is no number")
     at = served.ask(f"api/turns/{served.turn}/at/4").json()
-    assert at["move"]["row"] == "ExecuteTools.done"
-    assert at["state"] == "BuildMessages"
-    assert at["messages"] == 3
+    assert (at["move"]["row"], at["state"], at["messages"]) == ("ExecuteTools.done", "BuildMessages", 3)
     assert at["messagesBefore"] == 1
     assert "RunTool" in [one["kind"] for one in at["visit"]]
     assert served.ask(f"api/turns/{served.turn}/at/99").json()["error"].startswith("turn")

@@ -88,8 +88,7 @@ def test_without_the_token_nothing_is_told_or_changed(served: Served) -> None:
 def test_a_save_shows_the_picture_rows_proofs_and_bounds(served: Served) -> None:
     view = served.view()
     assert view["shown"]["proof"]["ok"]
-    assert view["shown"]["base"] == "the first version seen"
-    assert view["shown"]["changes"] == []
+    assert (view["shown"]["base"], view["shown"]["changes"]) == ("the first version seen", [])
     view = served.save(
         SHORT.replace('"tries": 3', '"tries": 5').replace('end("lost", "B"),', 'end("gone", "B"),')
     )

@@ -34,7 +34,6 @@ LEAST = 11.0
 SHOWN = re.compile(r"!\[[^\]]*\]\(([^)]+\.svg)\)(?!\]\(\1\))")
 """Pictures in a page, but for those that a click opens at their own size."""
 each_table = pytest.mark.parametrize("table", [TURN, SMALL, courier()], ids=lambda table: table.name)
-
 Cli = Callable[..., tuple[int, str, str]]
 
 

@@ -80,8 +80,7 @@ def test_exports_and_counts_of_tests_add_up(tmp_path: Path) -> None:
     found = tally_of(TURN, [exported(tmp_path / "turn.jsonl", ("a", moves)), str(counts)], moves)
     assert found.rows["CallLLM.text"] == 6
     assert found.rows["CallLLM.tools"] == found.rows["Prepare.ready"] == 2
-    assert found.rows["Prepare.crashed"] == 0
-    assert found.moves == 2 * len(moves) + 4
+    assert (found.rows["Prepare.crashed"], found.moves) == (0, 2 * len(moves) + 4)
     assert found.visits["Finalize"] == 6
     assert found.seconds["BuildMessages"] == pytest.approx(2 * 3 * 0.5)
     assert len(found.runs) == 2
@@ -230,13 +229,11 @@ def marked_pictures() -> list[tuple[str, Diagram, Table]]:
     often = tally_from(TURN, {row.id: 123_456 for row in TURN.rows})
     small = tally(SMALL, steps(SMALL, ["go", "act", "bad", "ok", "said"]))
     return [
-        ("overlay", overlay_of(TURN), TURN),
-        ("long overlay", overlaid(plain(TURN), tally(TURN, long)), TURN),
-        ("coverage", coverage_of(TURN), TURN),
-        ("much coverage", coverage_diagram(plain(TURN), often), TURN),
+        ("overlay", overlay_of(TURN), TURN), ("long overlay", overlaid(plain(TURN), tally(TURN, long)), TURN),
+        ("coverage", coverage_of(TURN), TURN), ("much coverage", coverage_diagram(plain(TURN), often), TURN),
         ("of many turns", coverage_diagram(plain(TURN), tally(TURN, many)), TURN),
         ("small", coverage_diagram(plain(SMALL), small), SMALL),
-    ]
+    ]  # fmt: skip
 
 
 PICTURES = marked_pictures()

@@ -31,7 +31,6 @@ OURS = [
 ]
 ROUTES = {"scxml": (as_scxml, from_scxml), "xstate": (as_xstate, from_xstate)}
 routes = pytest.mark.parametrize("language", ROUTES)
-
 BRANCHED = Table(
     "odd names",
     ("first state", "2nd", "a.b", "Done"),

@@ -36,15 +36,13 @@ RUN = (
 )  # fmt: skip
 """Their Python is run, and their configuration is read."""
 ELSEWHERE = {
-    "docs/quickstart.md": "tests/docs/test_tour.py",
-    "docs/tutorial.md": "tests/docs/test_tour.py",
+    "docs/quickstart.md": "tests/docs/test_tour.py", "docs/tutorial.md": "tests/docs/test_tour.py",
     "docs/testing.md": "tests/testing/test_testing.py",
     "docs/serve-openai.md": "tests/serve/test_openai_clients.py",
     "docs/coming-from.md": "tests/peers/test_coming_from.py",
-    "CONTRIBUTING.md": "tests/house/test_contributing.py",
-    "ARCHITECTURE.md": "tests/house/test_house.py",
+    "CONTRIBUTING.md": "tests/house/test_contributing.py", "ARCHITECTURE.md": "tests/house/test_house.py",
     "editors/vscode/README.md": "tests/debug/test_dap_extension.py",
-}
+}  # fmt: skip
 COMMANDS_ONLY = {"docs/terminal.md", "docs/postgresql.md", "docs/sessions.md", "docs/commands.md"}
 
 

@@ -35,7 +35,6 @@ NOT_HERE = {
     "chat": "it talks with a person: tests/cli",
     "simulate": "tests/cli/test_simulate.py",
 }
-
 DIES = """
 import asyncio, os
 from fsm_agent import Agent

@@ -71,8 +71,7 @@ def test_an_agent_is_scored_and_a_second_run_asks_nothing(server: ScriptedServer
     again = evaluate(agent(server, tmp_path), CASES, ["exact", "tools=lookup"])
     assert server.completions == 4
     assert all(one.cached for one in again.results)
-    assert again.figures["exact"] == run.figures["exact"]
-    assert again.figures["tools"].mean == 0
+    assert (again.figures["exact"], again.figures["tools"].mean) == (run.figures["exact"], 0)
     assert read_run(one.store, run.name) == run
 
 
@@ -173,8 +172,7 @@ def test_a_judge_has_a_budget_and_a_cache_of_its_own(tmp_path: Path) -> None:
         left = evaluate(one, CASES, [poor, "exact"])
         assert 0 < len(left.unscored) < 4
         assert left.judged_usd <= 0.07
-        assert left.figures["exact"].cases == 4
-        assert left.figures["judge"].cases == 4 - len(left.unscored)
+        assert (left.figures["exact"].cases, left.figures["judge"].cases) == (4, 4 - len(left.unscored))
 
 
 def test_judges_of_one_criterion_ask_their_own_models(tmp_path: Path) -> None:
@@ -445,11 +443,9 @@ def test_a_conversation_that_is_handed_over_is_one_answer(tmp_path: Path) -> Non
         maps = agent(server, tmp_path, name="maps", tools=[lookup])
         one = agent(server, tmp_path, handoffs=[maps])
         run = evaluate(
-            one,
-            CASES[:1],
-            ["exact", "tools_include=lookup,transfer_to_maps", "cost"],
+            one, CASES[:1], ["exact", "tools_include=lookup,transfer_to_maps", "cost"],
             ["exact>=1", "tools_include>=1"],
-        )
+        )  # fmt: skip
         spent = sum(one.cost or 0 for one in one.journal.usage().values())
         assert run.figures["cost"].mean == pytest.approx(spent)
         again = evaluate(one, CASES[:1], ["exact"], ["exact>=1"])

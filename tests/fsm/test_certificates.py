@@ -299,19 +299,14 @@ def test_each_kind_of_property_has_a_witness() -> None:
 @pytest.mark.parametrize(
     ("at", "changes"),
     [
-        (0, {"until": {"some": []}}),
-        (1, {"moves": {"field": "source", "names": ["Pack"]}}),
-        (2, {"moves": {"field": "source", "names": ["Ring"]}}),
-        (3, {"known": ""}),
-        (3, {"moves": {"field": "source", "names": ["Pack"]}}),
-        (4, {"times": 0}),
-        (5, {"times": "rings"}),
-        (5, {"moves": {"field": "dest", "names": ["Drive"]}}),
-        (6, {"kind": "EventuallyProperty"}),
+        (0, {"until": {"some": []}}), (1, {"moves": {"field": "source", "names": ["Pack"]}}),
+        (2, {"moves": {"field": "source", "names": ["Ring"]}}), (3, {"known": ""}),
+        (3, {"moves": {"field": "source", "names": ["Pack"]}}), (4, {"times": 0}), (5, {"times": "rings"}),
+        (5, {"moves": {"field": "dest", "names": ["Drive"]}}), (6, {"kind": "EventuallyProperty"}),
         (7, {"moves": {"field": "exit", "names": ["returned"]}}),
         (7, {"moves": {"where": {"not": {"left": "tries", "limit": "tries"}}}}),
     ],
-)
+)  # fmt: skip
 def test_a_witness_does_not_fit_a_claim_that_is_false(at: int, changes: Json) -> None:
     table = replace(courier(), properties=CLAIMS)
     form, made = form_of(table), certificate_of(table)
@@ -588,8 +583,6 @@ HOSTILE = (
     "another table", "truncated", "empty", "deep", "deep guard", "NaN", "a fraction", "a long number", "a long run",
     "many places", "many multipliers", "many empty lists", "many budgets", "many lines", "many comparisons",
 )  # fmt: skip
-
-
 PEAK = """
 import runpy, sys
 sys.argv = sys.argv[1:]

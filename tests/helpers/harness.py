@@ -229,8 +229,7 @@ def check(played: Played, turn: Turn) -> None:
     result, server = played.result, played.server
     assert not server.overrun, "the turn asked more often than the script foresaw"
     assert sum(bool(result[name]) for name in SHOWN) == 1
-    assert set(result.keys()) == set(TurnResult.model_fields)
-    assert result.attempts == server.completions
+    assert (set(result.keys()), result.attempts) == (set(TurnResult.model_fields), server.completions)
     assert result.total_tokens == server.served_usage.total
     for body in server.bodies:
         assert not violations(chat_rows(body))

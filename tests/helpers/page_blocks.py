@@ -49,8 +49,6 @@ PROGRAMS = {
     "pytest": "-m pytest -p no:cacheprovider -p no:xdist -p no:randomly",
 }
 COMMAND = re.compile(r"^\$ (.*(?:\\\n.*)*)$", re.MULTILINE)
-
-
 EXAMPLES = "fsm-agent examples"
 """The command without which a page cannot use them; it is run also where no other is."""
 OF_THE_CLONE = ("examples", "tests", "docs", "benchmarks")

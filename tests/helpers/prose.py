@@ -34,7 +34,6 @@ BROWSER = ("fsm_agent/**/*.js", "fsm_agent/**/*.html")
 LIBRARIES = "vendor"
 QUOTES = ROOT / "tests" / "house" / "test_prose.py"
 """Tests the check, with words that it must find."""
-
 CHECKS = {
     "house": True, "cliches": True, "lexical_illusions": True, "malapropisms": True, "mondegreens": True,
     "nonwords": True, "redundancy": True, "spelling": True,

@@ -48,7 +48,6 @@ PLACE = "SUITE_PLACE"
 """The environment variable that tells a worker the folder with its queue."""
 SHUFFLE = "SUITE_SHUFFLE"
 """The one that tells it the seed of an order of its own."""
-
 WORTH_NAMING = 0.05
 """CPU seconds: test functions below this are not in the profile."""
 EVERY = 10.0

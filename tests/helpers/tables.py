@@ -7,10 +7,8 @@ from fsm_agent.testing.scripts import CountingTurn as Counting
 from fsm_agent_states.table import TURN
 
 __all__ = ["DEFAULTS", "UNCOUNTED", "Counting", "chain", "courier", "nested"]
-
 DEFAULTS = {name: most for name, most in TURN.default_limits().items() if name != "opened"}
 """Of a turn with two fallbacks, two rekeys and one auxiliary model."""
-
 UNCOUNTED = 10**9
 """A limit for a cap that is taken away."""
 

@@ -166,7 +166,6 @@ IDS = [line.id for line in BEHAVIOURS]
 GROUPS = "|".join(sorted({id.partition("-")[0] for id in IDS}))
 CITED = re.compile(rf"\b({GROUPS})-(\d\d)([a-z]?)(?:\.\.(\d\d))?")
 """One, or as in INV-01..08 all from the first to the last."""
-
 CLAIMS, HOLD = 299, 290
 """Claims of the specification, and how many of them hold. The second only grows."""
 

@@ -44,7 +44,6 @@ PACKAGES = (
 )  # fmt: skip
 LEFT_OUT = ("fsm_agent/sessions/store/postgres/",)
 """Runs on a server that the fast suite does not have."""
-
 TABLE = "states/fsm_agent_states/table.py"
 OPTIONS = (
     "-q", "-p", "no:cacheprovider", "-m", "not slow", "--hypothesis-seed=0", "--no-header", "--tb=no",
@@ -466,11 +465,9 @@ def options(arguments: Sequence[str] | None = None) -> argparse.Namespace:
         "--seconds", type=float, default=4.0, help="CPU seconds of tests for a mutant (default: 4)"
     )
     parser.add_argument(
-        "--to",
-        type=Path,
-        metavar="FILE",
+        "--to", type=Path, metavar="FILE",
         help="write the results there as JSON; those that are there are not measured again",
-    )
+    )  # fmt: skip
     given = parser.parse_args(arguments)
     given.tree = given.tree.resolve()
     return given

@@ -39,10 +39,8 @@ import pytest
 
 SLOWER = 15.0
 """How many times as long as when it was recorded a test may take, besides the patience of its job."""
-
 IDLE = 0.3
 """CPU seconds: what uses less in such a time only waits."""
-
 FEW = 5
 
 

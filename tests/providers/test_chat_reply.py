@@ -80,11 +80,9 @@ def test_reasoning_details_are_joined_and_kept_verbatim() -> None:
     second = {"type": "reasoning.text", "index": 0, "text": "think", "signature": "s1"}
     third = {"type": "reasoning.encrypted", "index": 1, "data": "abc"}
     got, seen = grown(
-        delta(reasoning="Let me ", reasoning_details=[first]),
-        delta(reasoning_details=[second]),
-        delta(reasoning_details=[third]),
-        delta("stop", content="Answer"),
-    )
+        delta(reasoning="Let me ", reasoning_details=[first]), delta(reasoning_details=[second]),
+        delta(reasoning_details=[third]), delta("stop", content="Answer"),
+    )  # fmt: skip
     assert got.reasoning == "Let me think"
     assert seen.thoughts == ["Let me ", "think"]
     assert got.blocks == ({**first, "text": "Let me think", "signature": "s1"}, third)

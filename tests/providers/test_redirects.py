@@ -87,12 +87,9 @@ def test_a_turn_sends_what_it_counts_and_only_where_it_was_told_to(wire: Wire, s
         (f"{NEW}/own-secret-of-mine/x", f"points to {NEW}/***/x;"),
         (f"{NEW}/{'a' * 5_000}", "a…; redirects are not followed: set base_url to the API's address"),
         ("https://[2001:db8::1]:8443/v1/responses", "set base_url to https://[2001:db8::1]:8443/v1 if"),
-        ("http://[::1", NOWHERE),
-        ("ftp://new.example.org/", NOWHERE),
-        ("", NOWHERE),
-        (None, NOWHERE),
+        ("http://[::1", NOWHERE), ("ftp://new.example.org/", NOWHERE), ("", NOWHERE), (None, NOWHERE),
     ],
-)
+)  # fmt: skip
 def test_the_place_is_named_without_secrets(location: str | None, shown: str) -> None:
     failure = redirect_failure(307, ASKED, location, secrets=("own-secret-of-mine",))
     assert failure.message.startswith("HTTP 307 Temporary Redirect points to ")

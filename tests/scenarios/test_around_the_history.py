@@ -163,8 +163,7 @@ def test_ephemeral_words_are_behind_the_mark_of_the_cache(model: str) -> None:
     prompts = [body.get("system") or body["messages"][0]["content"] for body in server.bodies]
     for blocks, told in zip(prompts, ("WORDS", "OTHERS", None), strict=True):
         marked, *rest = blocks
-        assert marked == prompts[0][0]
-        assert marked["cache_control"] == {"type": "ephemeral"}
+        assert (marked, marked["cache_control"]) == (prompts[0][0], {"type": "ephemeral"})
         assert rest == ([{"type": "text", "text": told}] if told else [])
 
 

@@ -119,8 +119,7 @@ def test_48_a_401_refreshes_the_credential_once() -> None:
     source = Refreshable()
     played = play([status(401), text("ok")], api_key=source)
     assert (played.server.completions, source.refreshed) == (2, 1)
-    assert played.keys == ["old", "new-1"]
-    assert played.waits == []
+    assert (played.keys, played.waits) == (["old", "new-1"], [])
 
 
 class Broken:
@@ -179,8 +178,7 @@ def test_an_address_without_its_version_is_asked_once_and_the_hint_names_it() ->
 def test_60_an_empty_stream_forever() -> None:
     played = play(repeat(empty_sse()))
     assert played.server.completions <= 9
-    assert played.outcome == "failed"
-    assert played.result.attempts == played.server.completions
+    assert (played.outcome, played.result.attempts) == ("failed", played.server.completions)
 
 
 @pytest.mark.behaviour("ERR-09", "ERR-22", "ERR-22b", "TR-01", "TR-02")
@@ -358,8 +356,7 @@ def test_errors_between_tool_rounds_are_recovered_in_place() -> None:
     a, b = (tools(call("echo", {"text": text})) for text in "ab")
     script = [a, status(500), b, drop(), text("ok")]
     played = play(script)
-    assert played.roles == "u a t a t a"
-    assert played.result.api_calls == 3
+    assert (played.roles, played.result.api_calls) == ("u a t a t a", 3)
 
 
 def test_an_address_that_answers_with_a_web_page_is_named_with_what_to_do() -> None:

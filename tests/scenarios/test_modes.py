@@ -130,8 +130,6 @@ TOO_LONG = re.compile(
     r"This model's maximum context length is 8192 tokens\. However, your messages resulted in 16384 tokens\. "
     r"Please reduce the length of the messages\.?|prompt is too long: 16384 tokens > 8192 maximum\.?"
 )
-
-
 NAMED = re.compile(r"API key of [\w-]+")
 
 

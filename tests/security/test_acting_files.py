@@ -17,7 +17,6 @@ from fsm_agent.conversation.effects import AskApproval
 from fsm_agent.testing import ScriptedModel, call, text, tools
 
 ROOT = Path(__file__).parents[2]
-
 IN_A_PROJECT = (
     "FSM_AGENT.md", "AGENTS.md", "CLAUDE.md", "sub/AGENTS.md", ".cursor/rules/x.mdc", ".cursorrules", ".mcp.json",
     ".agents/skills/x/SKILL.md", ".claude/skills/x/run.sh", ".claude/settings.local.json", ".envrc", "sub/.envrc",
@@ -217,8 +216,6 @@ def test_every_tool_that_writes_to_paths_is_looked_at(work: Path) -> None:
 
 
 NAMES = [name.replace("/**", "/any/thing").replace("*", "any") for row in ACTING_FILES for name in row.names]
-
-
 FOLDERS = st.sampled_from(["", "a/", "A b/c/", "./", "x/../"])
 
 

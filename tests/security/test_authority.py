@@ -257,8 +257,7 @@ def taken_up(folder: Path, *calls: Any, **options: Any) -> tuple[Desk, str]:
 
 def test_a_turn_from_a_file_asks_for_everything_that_does_more_than_read_here(tmp_path: Path) -> None:
     desk, _ = taken_up(tmp_path, *ALL, answer="once")
-    assert desk.asked == ["danger", "note", "page"]
-    assert desk.ran == ["danger", "note", "look", "page"]
+    assert (desk.asked, desk.ran) == (["danger", "note", "page"], ["danger", "note", "look", "page"])
     assert "every call that does more than read here needs approval" in "\n".join(desk.heard)
     # without a person it only reads
     desk, turn = taken_up(tmp_path, *ALL)

@@ -47,13 +47,9 @@ def test_a_key_of_the_environment_goes_to_no_other_vendor(vendor: Any) -> None:
 def test_an_address_that_nobody_named_for_it_gets_no_key() -> None:
     proxy = "https://proxy.example.com/v1"
     refused(
-        "OPENAI_API_KEY",
-        "https://proxy.example.com",
-        "OPENAI_BASE_URL",
-        model="openai:x",
-        base_url=proxy,
+        "OPENAI_API_KEY", "https://proxy.example.com", "OPENAI_BASE_URL", model="openai:x", base_url=proxy,
         env=ENV,
-    )
+    )  # fmt: skip
     assert choose("openai:x", base_url=proxy, env={**ENV, "OPENAI_BASE_URL": proxy}).keys == (KEY,)
     assert choose("openai:x", env={**ENV, "OPENAI_BASE_URL": proxy}).keys == (KEY,)
     assert choose("openai:x", base_url=proxy, api_key="given", env=ENV).keys == ("given",)

@@ -155,11 +155,9 @@ GETS = (
 
 @LIMITS
 @given(
-    st.sampled_from(GETS),
-    st.sampled_from(TURNS),
-    st.sampled_from(["0", "1", "999", "9" * 30, "9" * 5000, "x", "²"]),
-    QUERIES,
-)
+    st.sampled_from(GETS), st.sampled_from(TURNS),
+    st.sampled_from(["0", "1", "999", "9" * 30, "9" * 5000, "x", "²"]), QUERIES,
+)  # fmt: skip
 def test_any_address_is_answered(page: Page, path: str, turn: str, at: str, query: dict[str, str]) -> None:
     where = path.replace("{turn}", page.turn if turn == "TURN" else turn).replace("{at}", at)
     query = {name: page.turn if value == "TURN" else value for name, value in query.items()}

@@ -65,8 +65,6 @@ def gone_on(home: Path, turn: str, **options: Any) -> Desk:
 DANGER, NOTE = call("danger", {}, "c1"), call("note", {}, "c1")
 DENIED = {"approval": {"policy": {"danger": "deny", "note": "deny"}}}
 ASKED = {"approval": {"policy": {"note": "ask"}}}
-
-
 FORBIDDEN = {"approval": {"deny": ["danger"]}}
 
 

@@ -618,13 +618,11 @@ def test_inside_needs_no_yes_and_outside_does(walled: Scene, name: str, argument
         {"sandbox": {"backend": "bubblewrap"}},
         {"sandbox": {"backend": "bubblewrap", "policy": "free", "network": True}},
         {"sandbox": {"backend": "bubblewrap", "policy": "free", "writable": ["/dev/shm"]}},
-        {"sandbox": {"backend": "local", "policy": "free"}},
-        {"approval": {"policy": {"terminal": "ask"}}},
-        {"approval": {"policy": {"terminal": "deny"}}},
-        {"approval": {"deny": ["terminal(touch*)"]}},
+        {"sandbox": {"backend": "local", "policy": "free"}}, {"approval": {"policy": {"terminal": "ask"}}},
+        {"approval": {"policy": {"terminal": "deny"}}}, {"approval": {"deny": ["terminal(touch*)"]}},
     ],
     ids=str,
-)
+)  # fmt: skip
 def test_what_else_needs_a_yes(walled: Scene, settings: dict[str, Any]) -> None:
     assert "denied" in played(walled, "terminal", {"command": "touch made"}, settings=settings)
     assert not (walled.work / "made").exists()

@@ -70,10 +70,8 @@ async def test_a_message_is_answered_with_steps_state_and_a_tool(
     ]  # fmt: skip
     state = state_of(events)
     assert (state["state"], state["status"], state["turn"]) == ("Finalize", "ended", "run-1")
-    assert state["moves"] == 6
-    assert state["counters"]["iterations"] == 2
-    assert events[0]["protocolVersion"] == "1.0"
-    assert events[-1]["outcome"] == {"type": "success"}
+    assert (state["moves"], state["counters"]["iterations"]) == (6, 2)
+    assert (events[0]["protocolVersion"], events[-1]["outcome"]) == ("1.0", {"type": "success"})
     assert events[-1]["result"]["text"] == "it **is** there"
 
 
@@ -105,8 +103,7 @@ async def test_an_approval_is_an_interrupt_that_another_server_resumes(
         whole = said(shown(second, held))
         assert whole == [*said(held), "tool: wiped /x", "assistant: wiped it"]
         assert "TOOL_CALL_START" not in {one["type"] for one in second}
-        assert second[-1]["outcome"] == {"type": "success"}
-        assert second[-1]["runId"] == "run-2"
+        assert (second[-1]["outcome"], second[-1]["runId"]) == ({"type": "success"}, "run-2")
         # the same request again shows the same once
         again = await run(client, *held, run_id="run-2", resume=answers)
         assert said(shown(again, held)) == whole

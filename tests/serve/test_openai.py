@@ -505,11 +505,9 @@ async def test_a_body_that_is_no_json_or_is_huge_is_refused(talking: Talking) ->
         ):
             with pytest.raises(openai.APIStatusError) as refused:
                 await client.post(
-                    "/responses",
-                    content=content,
-                    cast_to=object,
+                    "/responses", content=content, cast_to=object,
                     options={"headers": {"content-type": "application/json"}},
-                )
+                )  # fmt: skip
             assert (refused.value.status_code, refused.value.body["type"]) == (code, "invalid_request_error")
 
 

@@ -73,17 +73,12 @@ def shown(response: Response) -> list[tuple[str, str]]:
 
 
 ADDS = [
-    at("2.0-5.1", StreamDelta("Let me ")),
-    at("2.0-5.2", StreamDelta("add.")),
-    moved("3.0", "ExecuteTools"),
-    at("3.1-5.1", StreamDelta(None)),
-    at("3.2-5.1", InterimText("Let me add.")),
+    at("2.0-5.1", StreamDelta("Let me ")), at("2.0-5.2", StreamDelta("add.")), moved("3.0", "ExecuteTools"),
+    at("3.1-5.1", StreamDelta(None)), at("3.2-5.1", InterimText("Let me add.")),
     at("3.4-5.1", ToolStart("c1", "add", {"a": 1})),
-    at("3.4-5.2", ToolComplete("c1", "add", {"a": 1}, "3", "ok")),
-    at("5.0-5.1", StreamDelta("\n\nIt is ")),
-    at("5.0-5.2", StreamDelta("3.")),
-    at("6.0-5.1", StreamDelta(None)),
-]
+    at("3.4-5.2", ToolComplete("c1", "add", {"a": 1}, "3", "ok")), at("5.0-5.1", StreamDelta("\n\nIt is ")),
+    at("5.0-5.2", StreamDelta("3.")), at("6.0-5.1", StreamDelta(None)),
+]  # fmt: skip
 WHOLE = [("commentary", "Let me add.\n\n"), ("mcp_call", "add"), ("final_answer", "It is 3.")]
 
 
@@ -93,14 +88,11 @@ def test_words_beside_calls_and_the_answer_are_two_messages(answered: TurnResult
 
 def test_the_journal_tells_the_same_response(answered: TurnResult) -> None:
     journal = [
-        at("2.0-0.1", StreamDelta("Let me add.")),
-        at("2.0-0.2", StreamDelta(None)),
-        moved("3.0", "ExecuteTools"),
-        at("3.3-0.1", ToolStart("c1", "add", {"a": 1})),
-        at("3.3-0.2", ToolComplete("c1", "add", {"a": 1}, "3", "ok")),
-        at("5.0-0.1", StreamDelta("It is 3.")),
+        at("2.0-0.1", StreamDelta("Let me add.")), at("2.0-0.2", StreamDelta(None)),
+        moved("3.0", "ExecuteTools"), at("3.3-0.1", ToolStart("c1", "add", {"a": 1})),
+        at("3.3-0.2", ToolComplete("c1", "add", {"a": 1}, "3", "ok")), at("5.0-0.1", StreamDelta("It is 3.")),
         at("5.0-0.2", StreamDelta(None)),
-    ]
+    ]  # fmt: skip
     assert shown(heard(*journal, result=answered)) == WHOLE
 
 

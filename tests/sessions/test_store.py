@@ -166,11 +166,9 @@ PUT_A = ["go", None, "put a", "other end"]
     ("at", "edit", "shown", "ran"),
     [
         (0, {"user_message": "go elsewhere"}, ["go elsewhere", "other end"], 0),
-        (2, {"reply": "by hand"}, ["go", "by hand"], 0),
-        (2, CALLED, ["go", None, "put b", "other end"], 1),
+        (2, {"reply": "by hand"}, ["go", "by hand"], 0), (2, CALLED, ["go", None, "put b", "other end"], 1),
         (3, {"results": {"c1": "by hand"}}, ["go", None, "by hand", "other end"], 0),
-        (3, {}, PUT_A, 0),
-        (3, {"rerun_tools": True}, PUT_A, 1),
+        (3, {}, PUT_A, 0), (3, {"rerun_tools": True}, PUT_A, 1),
         (4, {"results": {"c1": "by hand"}}, ["go", None, "by hand", "other end"], 0),
         (4, {"messages": {0: {"role": "user", "content": "anew"}}}, ["anew", None, "put a", "other end"], 0),
         (4, {"messages": [{"role": "user", "content": "anew"}]}, ["anew", "other end"], 0),
@@ -179,7 +177,7 @@ PUT_A = ["go", None, "put a", "other end"]
         (4, {"settings": {"max_iterations": 7}}, PUT_A, 0),
         (4, {"fields": {"system_prompt": "Be short."}}, PUT_A, 0),
     ],
-)
+)  # fmt: skip
 def test_a_fork_goes_on_from_any_move_with_changes(
     home: Path, at: int, edit: dict[str, Any], shown: list[Any], ran: int
 ) -> None:

@@ -403,15 +403,13 @@ def test_a_profile_may_prepend_rows() -> None:
 @pytest.mark.parametrize(
     ("provider", "failure", "name"),
     [
-        ("zai", http(429, "资源包", "1113"), "billing"),
-        ("zai", http(400, "x", "1301"), "content_policy"),
-        ("zai", http(400, "x", "1261"), "context_overflow"),
-        ("zai", http(429, "x", "1305"), "overloaded"),
+        ("zai", http(429, "资源包", "1113"), "billing"), ("zai", http(400, "x", "1301"), "content_policy"),
+        ("zai", http(400, "x", "1261"), "context_overflow"), ("zai", http(429, "x", "1305"), "overloaded"),
         ("qwen", http(403, "x", "AllocationQuota.FreeTierOnly"), "billing"),
         ("qwen", http(400, "x", "Throttling.AllocationQuota"), "rate_limit"),
         ("openai", http(400, "x", "1301"), "format_error"),
     ],
-)
+)  # fmt: skip
 def test_the_rows_of_the_profiles_reach_the_turn(provider: str, failure: Failure, name: str) -> None:
     runtime = choose(f"{provider}:m", api_key="k").runtime()
     assert detect(failure, extra=runtime.error_rows).name == name

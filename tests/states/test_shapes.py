@@ -196,17 +196,14 @@ REQUEST = user()
 @pytest.mark.parametrize(
     ("rows", "own", "shape"),
     [
-        ([], 0, Shape()),
-        ([user()], 1, Shape("user", "user")),
+        ([], 0, Shape()), ([user()], 1, Shape("user", "user")),
         ([user(), said("", "a"), result("a")], 3, Shape("user", "tool")),
         ([user(), said("", "a", "b"), result("b")], 3, Shape("user", "tool", open=True)),
         ([user(), said("", "a", "b"), result("b"), user()], 1, Shape("user", "user", gaps=True)),
-        ([said(), user()], 1, Shape("assistant", "user")),
-        ([user(), result("x")], 1, Shape("user", "user")),
-        ([user(), NOTE], 2, Shape("user", "user")),
-        ([user(), said("  ")], 2, Shape("user", "user")),
+        ([said(), user()], 1, Shape("assistant", "user")), ([user(), result("x")], 1, Shape("user", "user")),
+        ([user(), NOTE], 2, Shape("user", "user")), ([user(), said("  ")], 2, Shape("user", "user")),
     ],
-)
+)  # fmt: skip
 def test_the_shape_of_a_transcript(rows: list[Message], own: int, shape: Shape) -> None:
     assert shape_of(rows, rows[len(rows) - own :]) == shape
 

@@ -161,9 +161,7 @@ def test_the_model_serves_values_and_callables_and_says_when_it_is_used_up() -> 
         return answers, sink.told
 
     answers, told = asyncio.run(play())
-    assert answers[:2] == [reply, failure]
-    assert answers[2].text == "m"
-    assert answers[3].kind == "local"
+    assert (answers[:2], answers[2].text, answers[3].kind) == ([reply, failure], "m", "local")
     assert "no reply left" in answers[3].message
     assert told == ["(hm)", "hi", "echo()", "m"]
     assert (model.keys, model.rebuilt, model.closed, len(model.requests)) == (["k2"], 1, True, 4)

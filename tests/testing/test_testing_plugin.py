@@ -96,8 +96,7 @@ def run(
 
 def rows(file: Path) -> dict[str, int]:
     written = json.loads(file.read_text())
-    assert set(written) == {"table", "rows"}
-    assert written["table"] == "parcel"
+    assert (set(written), written["table"]) == ({"table", "rows"}, "parcel")
     counts: dict[str, int] = written["rows"]
     return counts
 

@@ -57,8 +57,7 @@ SCRIPTS = row_scripts(PARCEL, LIMITS)
 @pytest.mark.parametrize("script", SCRIPTS, ids=ids_of(SCRIPTS))
 def test_a_script_plays_to_its_end(script: Script) -> None:
     turn = play(PARCEL, script)
-    assert turn.state == PARCEL.final
-    assert turn.seq == len(script.rows)
+    assert (turn.state, turn.seq) == (PARCEL.final, len(script.rows))
 
 
 def test_names_are_rows_and_pairs_of_rows() -> None:

@@ -81,8 +81,7 @@ def test_the_schema_is_plain_and_keeps_what_is_needed() -> None:
     assert parameters["$defs"]["Color"] == {"enum": ["red", "blue"], "type": "string"}
     assert parameters["$defs"]["Point"]["properties"]["title"] == {"type": "string"}
     assert properties["title"] == {"enum": ["x", "y"], "type": "string", "default": "x"}
-    assert properties["anything"] == {"default": None}
-    assert properties["odd"] == {}
+    assert (properties["anything"], properties["odd"]) == ({"default": None}, {})
     assert properties["own"] == {"type": "integer", "minimum": 0, "default": 3, "description": "own words"}
     assert parameters["required"] == ["json"]
     assert "title" not in parameters
@@ -432,8 +431,7 @@ def test_an_error_text_cannot_imitate_other_messages() -> None:
 
 def test_an_invalid_call_gets_an_error_result() -> None:
     outcome = run(lookup, name="nope")
-    assert outcome.status == "error"
-    assert outcome.text == "Unknown tool 'nope'. Available: lookup."
+    assert (outcome.status, outcome.text) == ("error", "Unknown tool 'nope'. Available: lookup.")
     # wrong arguments are an error result
     outcome = run(lookup, arguments={"days": 1})
     assert outcome.status == "error"

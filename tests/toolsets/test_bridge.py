@@ -77,11 +77,9 @@ def test_an_approval_is_asked_for_the_tool_itself(tmp_path: Path) -> None:
     settings = {"approval": {"deny": ["s__echo"]}}
     callbacks = {"tool_start": lambda call_id, name: ran.append(name)}
     result, _ = played(
-        tmp_path / "2",
-        [tools(through("s__echo", text="x")), text("no")],
-        settings=settings,
+        tmp_path / "2", [tools(through("s__echo", text="x")), text("no")], settings=settings,
         callbacks=callbacks,
-    )
+    )  # fmt: skip
     assert "forbidden" in told(result)[0]
     assert not ran
 
@@ -90,14 +88,11 @@ def test_calls_that_do_not_fit(tmp_path: Path) -> None:
     own = tool(effect="pure", name="own")(lambda: "mine")
     none, echo = "find its name with tool_search", {"name": "s__echo"}
     given = [
-        ({"name": "nope"}, none),
-        ({"name": "own"}, none),
-        ({"name": "tool_call"}, none),
-        ({}, none),
+        ({"name": "nope"}, none), ({"name": "own"}, none), ({"name": "tool_call"}, none), ({}, none),
         (echo | {"arguments": [1]}, "must be a JSON object"),
         (echo | {"arguments": '{"text": "as text"}'}, "as text"),
         ({"name": "S-Echo", "arguments": {"text": "nearly"}}, "nearly"),
-    ]
+    ]  # fmt: skip
     calls = tools(*(call("tool_call", arguments) for arguments, _ in given))
     result, _ = played(tmp_path, [calls, text("ok")], tools=[own])
     for (arguments, words), said in zip(given, told(result), strict=True):

@@ -93,8 +93,7 @@ def test_servers_come_from_the_config_file(tmp_path: Path) -> None:
         """,
     )
     found = servers_of(None, home)
-    assert list(found) == ["files", "far"]
-    assert found["files"].env == {"LEVEL": "3", "LOUD": "true"}
+    assert (list(found), found["files"].env) == (["files", "far"], {"LEVEL": "3", "LOUD": "true"})
     assert found["files"].rule("write_file") == ToolRule(approval="ask", effect="idempotent", timeout=30)
     assert found["files"].rule("read_file") == ToolRule(timeout=30)
     assert found["far"].rule("any").approval == "never"

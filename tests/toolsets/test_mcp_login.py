@@ -163,8 +163,7 @@ async def test_a_login_is_kept_privately_used_by_turns_and_refreshed(server: Ser
     where.write_text(json.dumps(kept | {"expires": 1.0}))
     async with bench(tmp_path, {"s": config}) as table:
         assert await table.ready() == ()
-    assert server.asked[-2:] == ["/token", "refresh_token"]
-    assert server.valid == {"access-token-2"}
+    assert (server.asked[-2:], server.valid) == (["/token", "refresh_token"], {"access-token-2"})
     assert json.loads(where.read_text())["tokens"]["refresh_token"] == "refresh-token-2"
 
 

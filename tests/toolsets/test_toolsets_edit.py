@@ -104,14 +104,11 @@ def test_the_ends_of_a_likeness_are_the_ends_of_the_anchor() -> None:
         ("        return None\n", "occurs 2 times (at lines 13, 18)"),
         ("return   None", "occurs, apart from spaces, 2 times (at lines 13, 18)"),
         (f"    def fourth{SOURCE.partition('third')[2].replace('3', '9')}", "is similar to 2 places"),
-        ("def other():\n    pass\n", "not in the file"),
-        ("x = 1", "not in the file"),
-        ("   \n", "not in the file"),
-        ("", "old_text is empty"),
-        ("nothing", "nothing to change"),
+        ("def other():\n    pass\n", "not in the file"), ("x = 1", "not in the file"),
+        ("   \n", "not in the file"), ("", "old_text is empty"), ("nothing", "nothing to change"),
         ("  import os\nmore", "like line 1: 'import os'"),
     ],
-)
+)  # fmt: skip
 def test_what_is_ambiguous_or_missing_changes_nothing(
     bench: ToolBench, file: Path, old: str, words: str
 ) -> None:
@@ -149,14 +146,11 @@ def test_line_ends_are_kept_and_what_is_no_text_is_refused(bench: ToolBench, tmp
     ("new", "wanted", "found", "result"),
     [
         ("a\n  b\n", "x\n  y\n", "    x\n      y\n", "    a\n      b\n"),
-        ("    a\n", "    x\n", "x\n", "a\n"),
-        ("\ta\n", "\tx\n", "        x\n", "        a\n"),
-        ("a\n\nb\n", "x\n\ny\n", "  x\n\n  y\n", "  a\n\n  b\n"),
-        ("a\n", "x\n y\n", "  x\n y\n", "a\n"),
-        ("a\n", "    x\n", "x\n", "a\n"),
-        ("a\n", "x\n", "x\n", "a\n"),
+        ("    a\n", "    x\n", "x\n", "a\n"), ("\ta\n", "\tx\n", "        x\n", "        a\n"),
+        ("a\n\nb\n", "x\n\ny\n", "  x\n\n  y\n", "  a\n\n  b\n"), ("a\n", "x\n y\n", "  x\n y\n", "a\n"),
+        ("a\n", "    x\n", "x\n", "a\n"), ("a\n", "x\n", "x\n", "a\n"),
     ],
-)
+)  # fmt: skip
 def test_a_replacement_is_moved_as_its_anchor_was(new: str, wanted: str, found: str, result: str) -> None:
     assert reindent(new, wanted, found) == result
 

@@ -19,8 +19,6 @@ from fsm_agent.toolsets.search import FileSearch, certain_literal
 RIPGREP = shutil.which(
     "rg", path=os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])
 )
-
-
 SURE = (
     ("needle", "needle"), (r"def \w+\(self", "(self"), (r"^class Name:$", "class Name:"),
     ("colou?rs", "colo"), (r"foo\.bar", "foo.bar"), ("abc+def", "abc"), ("abc*def", "def"),

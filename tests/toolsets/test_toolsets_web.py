@@ -243,30 +243,10 @@ here</a>.<p>Second<br>line <code>x = 1</code><ul><li>one<li>two<ol><li>in a<li>i
 
 def test_a_page_becomes_text_that_reads_well() -> None:
     assert read(PAGE_HTML, "https://ex.org/dir/", whole=False).splitlines() == [
-        "A & B",
-        "",
-        "# Hello",
-        "",
-        "Some bold text with a [link here](https://ex.org/dir/d.html?a=1&b=2).",
-        "",
-        "Second",
-        "line `x = 1`",
-        "",
-        "- one",
-        "- two",
-        "  1. in a",
-        "  2. in b",
-        "",
-        "```",
-        "def f():",
-        "    return  1",
-        "```",
-        "",
-        "a | b",
-        "1 | 2",
-        "",
-        "yes [image: a cat]js",
-    ]
+        "A & B", "", "# Hello", "", "Some bold text with a [link here](https://ex.org/dir/d.html?a=1&b=2).",
+        "", "Second", "line `x = 1`", "", "- one", "- two", "  1. in a", "  2. in b", "", "```", "def f():",
+        "    return  1", "```", "", "a | b", "1 | 2", "", "yes [image: a cat]js",
+    ]  # fmt: skip
     whole = read(PAGE_HTML, "https://ex.org/dir/", whole=True)
     assert "[Home](https://ex.org/home)" in whole
     assert "foot" in whole

@@ -199,8 +199,6 @@ def shell(inner: Mapping[str, Inner], *events: str, name: str = "shell") -> Tabl
 
 
 SHELL = shell({"Run": runs(LITTLE)}, "good", "bad", "odd")
-
-
 ALL = ("good", "bad", "odd")
 TAKEN = "Run runs a table of a name that is taken; given: {}; allowed: "
 TAKEN += "a name that no other table in shell has, nor it itself"

@@ -219,19 +219,14 @@ class Needs:
 
 ALLOWED = "None, bool, int, float, complex, str, bytes"
 REFUSED: list[tuple[Any, str]] = [
-    (Thing, "Thing"),
-    (threading.Lock, threading.Lock.__name__),
-    (logging.Logger, "Logger"),
+    (Thing, "Thing"), (threading.Lock, threading.Lock.__name__), (logging.Logger, "Logger"),
     (Callable[[int], str], "Callable[[int], str]"),
-    (Generator[int, None, None], "Generator[int, None, None]"),
-    (type[int], "type[int]"),
-    (collections.defaultdict[str, int], "defaultdict[str, int]"),
-    (pydantic.SecretStr, "SecretStr"),
-    (pydantic.BaseModel, "BaseModel"),
-    (dict[str, list[Thing]], "dict[str, list[Thing]]): Thing"),
+    (Generator[int, None, None], "Generator[int, None, None]"), (type[int], "type[int]"),
+    (collections.defaultdict[str, int], "defaultdict[str, int]"), (pydantic.SecretStr, "SecretStr"),
+    (pydantic.BaseModel, "BaseModel"), (dict[str, list[Thing]], "dict[str, list[Thing]]): Thing"),
     (list[Deep], "list[Deep]): Deep.thing (Thing)"),
     (Needs | None, "Needs.size, which is not stored and has no default,"),
-]
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(("annotation", "said"), REFUSED, ids=lambda one: str(one)[:20])
@@ -313,10 +308,8 @@ def test_a_request_is_known_again_as_it_is_kept_and_as_older_versions_kept_it() 
     names = set(map(str, range(99)))
     assert request_record(Send(names)) == {"is": "Send", "to": sorted(names), "item": None}
     old = {
-        "is": "Send",
-        "to": ["a"],
-        "item": {"is": "Item", "name": "b", "due": "c", "price": None, "tags": []},
-    }
+        "is": "Send", "to": ["a"], "item": {"is": "Item", "name": "b", "due": "c", "price": None, "tags": []},
+    }  # fmt: skip
     assert is_kept_as(Send({"a"}, Item("b", "c")), old)
     assert not is_kept_as(Send({"a"}, Item("b", "d")), old)
 

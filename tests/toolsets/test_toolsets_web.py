@@ -70,14 +70,10 @@ def use(url: str, settings: Web = HERE, **arguments: object) -> ToolOutcome:
 ADDRESSES = sections(Path(__file__).with_name("addresses.txt"))
 
 
-def test_addresses_that_are_not_public() -> None:
-    for address in ADDRESSES["not public"]:
-        assert not is_public(ipaddress.ip_address(address)), address
-
-
-def test_addresses_that_are_public() -> None:
-    for address in ADDRESSES["public"]:
-        assert is_public(ipaddress.ip_address(address)), address
+def test_which_addresses_are_public() -> None:
+    for kind in ("public", "not public"):
+        for address in ADDRESSES[kind]:
+            assert is_public(ipaddress.ip_address(address)) is (kind == "public"), address
 
 
 def test_hosts_by_name() -> None:

@@ -7,9 +7,6 @@ and the model, and what a round costs.
 from __future__ import annotations
 
 import asyncio
-import os
-import subprocess
-import sys
 import tempfile
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -27,6 +24,7 @@ from fsm_agent.fsm.journal import Exchange
 from fsm_agent.testing import FakeClock, ScriptedModel, blank, call, status, text, tools
 from fsm_agent_states.turn import TurnState
 from tests.helpers.harness import echo
+from tests.helpers.processes import ran
 
 
 def agent(*script: Any, **options: Any) -> Agent:
@@ -277,9 +275,7 @@ ROOT = Path(__file__).parents[2]
 
 def test_a_round_and_the_first_agent_cost_no_more_than_they_did() -> None:
     """In a process of its own: in this one, other tests may follow what happens."""
-    env = {**os.environ, "PYTHONPATH": os.pathsep.join((str(ROOT), str(ROOT / "states")))}
-    command = [sys.executable, str(ROOT / "benchmarks" / "counts.py"), "14"]
-    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=120, check=False)
+    done = ran(ROOT / "benchmarks" / "counts.py", "14")
     assert done.stdout.count("at most") == 4, done.stderr
     assert done.returncode == 0, done.stdout
 

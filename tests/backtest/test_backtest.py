@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import re
 import shutil
-import subprocess
-import sys
 from collections.abc import Mapping
 from contextlib import closing
 from pathlib import Path
@@ -29,6 +26,7 @@ from fsm_agent.sessions.store.rows import json_with_checksum
 from fsm_agent.sessions.store.transfer.export import export_turn
 from fsm_agent.testing import FakeClock, ScriptedModel, call, text, tools
 from tests.helpers.command_line import Cli
+from tests.helpers.processes import environment, printed, ran
 from tests.helpers.recorded_turns import SETTINGS, measure, record
 
 ROOT = Path(__file__).parents[2]
@@ -117,11 +115,7 @@ def test_other_states_are_judged_as_the_engine_runs_them(
     changed.write_text(changed.read_text().replace(right, wrong))
     program = "import sys; from pathlib import Path; from tests.helpers.recorded_turns import record"
     program += "; record(Path(sys.argv[1]), int(sys.argv[2]), 7, each=1)"
-    path = os.pathsep.join((str(states), str(ROOT)))
-    subprocess.run(
-        [sys.executable, "-c", program, str(home), str(TURNS)],
-        check=True, env={**os.environ, "PYTHONPATH": path}, capture_output=True, timeout=300,
-    )  # fmt: skip
+    printed("-c", program, home, str(TURNS), env=environment(states))
     assert_right(Backtest.of_home(corpus).run(states=states), moves(corpus), moves(home))
     unchanged = Backtest.of_home(corpus).run(states=STATES)
     assert unchanged.counts["same"] == unchanged.total
@@ -226,11 +220,7 @@ def test_states_that_cannot_be_imported_are_one_line(tmp_path: Path, cli: Cli) -
 
 def test_nothing_is_touched_while_turns_are_played(corpus: Path) -> None:
     """No file, no socket, no process, no clock and no chance, as the interpreter itself reports them."""
-    done = subprocess.run(
-        [sys.executable, "-c", AUDITED, str(corpus)],
-        env={**os.environ, "PYTHONPATH": os.pathsep.join((str(ROOT), str(STATES)))},
-        capture_output=True, text=True, timeout=120, check=False,
-    )  # fmt: skip
+    done = ran("-c", AUDITED, corpus)
     assert (done.stdout, done.stderr) == (f"{TURNS} of {TURNS} played\n", "")
 
 

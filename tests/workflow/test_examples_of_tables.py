@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 import signal
 import subprocess
 import sys
@@ -272,10 +271,9 @@ def test_only_one_process_continues_an_order(tmp_path: Path) -> None:
     """The old owner is alive but blocked: no other process takes the turn from it."""
     waits = "print('here', flush=True); sys.stdin.readline()"
     waiting = KILLED.replace("os.kill(os.getpid(), signal.SIGKILL)", waits)
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     run = [sys.executable, "-c", waiting, str(tmp_path), "charge", "before"]
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
-    with subprocess.Popen(run, env=environment, text=True, **pipes) as other:
+    with subprocess.Popen(run, env=environment(), text=True, **pipes) as other:
         assert other.stdout is not None
         assert other.stdin is not None
         assert other.stdout.readline().strip() == "here"

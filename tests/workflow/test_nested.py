@@ -7,13 +7,10 @@ import asyncio
 import contextlib
 import itertools
 import json
-import os
 import random
 import re
 import signal
 import sqlite3
-import subprocess
-import sys
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -38,6 +35,7 @@ from fsm_agent.fsm.verify import verify_table
 from fsm_agent.fsm.verify.reach import all_limit_names
 from fsm_agent.request import NotYet
 from fsm_agent.testing import ScriptedModel, repeat, text
+from tests.helpers.processes import ran
 from tests.helpers.sample import sampled
 from tests.helpers.tables import Counting
 from tests.helpers.waiting import until_so
@@ -427,9 +425,7 @@ def stored(home: Path) -> list[tuple[Any, ...]]:
 )
 @pytest.mark.slow
 def test_orders_at_once_survive_kill_9_each_where_it_was(point: int, when: str, tmp_path: Path) -> None:
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join((str(ROOT), str(ROOT / "states")))}
-    run = [sys.executable, "-c", KILLED, str(tmp_path), str(point), when]
-    assert subprocess.run(run, env=environment, timeout=60, check=False).returncode == -signal.SIGKILL
+    assert ran("-c", KILLED, tmp_path, str(point), when).returncode == -signal.SIGKILL
     before = stored(tmp_path)
     result = basket(tmp_path).resume("b").run()
     after = stored(tmp_path)

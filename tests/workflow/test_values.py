@@ -9,10 +9,7 @@ import dataclasses
 import datetime as dt
 import json
 import logging
-import os
 import signal
-import subprocess
-import sys
 import threading
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing
@@ -35,6 +32,7 @@ from fsm_agent.fsm.values import from_json, to_json
 from fsm_agent.sessions.store import Store
 from fsm_agent.sessions.store.transfer.export import export_turn
 from fsm_agent.sessions.store.transfer.importing import import_lines
+from tests.helpers.processes import ran
 from tests.helpers.sample import most
 from tests.helpers.stored_values import (
     EXAMPLES,
@@ -105,10 +103,7 @@ def test_two_thousand_values_come_back_as_they_went(data: st.DataObject, stores:
 
 @pytest.mark.slow
 def test_a_value_of_each_kind_comes_back_after_kill_9(tmp_path: Path) -> None:
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "states")])}
-    run = [sys.executable, "-m", "tests.helpers.stored_values", str(tmp_path)]
-    done = subprocess.run(run, cwd=ROOT, env=environment, timeout=120, check=False)
-    assert done.returncode == -signal.SIGKILL
+    assert ran("-m", "tests.helpers.stored_values", tmp_path, cwd=ROOT).returncode == -signal.SIGKILL
     with closing(Store(tmp_path)) as store:
         for number, (annotation, value) in enumerate(EXAMPLES):
             flow = holding(annotation, value, value, tmp_path, carried := [])

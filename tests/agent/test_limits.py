@@ -336,14 +336,10 @@ def test_another_agent_that_is_a_tool_stays_under_the_limits_of_the_tree(tmp_pat
 
 
 @pytest.mark.parametrize("turns", [2, 5])
-def test_turns_at_once_cannot_pass_a_limit_together(turns: int, tmp_path: Path) -> None:
+async def test_turns_at_once_cannot_pass_a_limit_together(turns: int, tmp_path: Path) -> None:
     provider = Counting([4_000] * 100, pause=0.02)
     agents = [agent(provider, tmp_path, {"day": {"tokens": 30_000}}) for _ in range(turns)]
-
-    async def all_at_once() -> Any:
-        return await asyncio.gather(*(one.arun("hi") for one in agents))
-
-    results = asyncio.run(all_at_once())
+    results = await asyncio.gather(*(one.arun("hi") for one in agents))
     assert provider.tokens <= 30_000 + provider.beyond
     assert provider.tokens > 20_000, "they wait for each other, and use what there is"
     assert {result.turn_exit_reason.value for result in results} == {"token_limit"}

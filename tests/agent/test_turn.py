@@ -55,15 +55,11 @@ def test_async_for_gives_every_step_with_its_reasons() -> None:
     assert all(step.seconds >= 0 for step in steps)
 
 
-def test_false_guards_are_recorded_too() -> None:
-    async def scenario() -> Step:
-        turn = agent(status(503), status(503), text("ok")).start("go")
-        await turn.run_until(event="overloaded")
-        step = await turn.run_until(event="overloaded")
-        assert step is not None
-        return step
-
-    step = asyncio.run(scenario())
+async def test_false_guards_are_recorded_too() -> None:
+    turn = agent(status(503), status(503), text("ok")).start("go")
+    await turn.run_until(event="overloaded")
+    step = await turn.run_until(event="overloaded")
+    assert step is not None
     assert dict(step.guards) == {"not yet retried": False, "fallbacks left": False, "retries left": True}
 
 
@@ -82,19 +78,16 @@ def test_step_into_shows_each_request_and_reply() -> None:
     assert b'"go"' in calls[0].request.request.body
 
 
-def test_run_until_each_kind_of_stop() -> None:
-    async def scenario() -> None:
-        turn = agent(blank(), blank(), tools(call("echo", {})), text("done")).start("go")
-        assert (await turn.run_until(state="EmptyRecovery")).event == "blank"
-        assert turn.state == "EmptyRecovery"
-        assert (await turn.run_until(row="EmptyRecovery.nothing/1")).dest == "BuildMessages"
-        assert (await turn.run_until(when="empties >= 2 and not opened > 0")).row == "EmptyRecovery.nothing/1"
-        assert (await turn.run_until(event="tools")).source == "CallLLM"
-        assert (await turn.run_until(state="CallLLM", when="iterations >= 4")).seq > 10
-        assert await turn.run_until(state="Compress") is None
-        assert turn.result is not None
-
-    asyncio.run(scenario())
+async def test_run_until_each_kind_of_stop() -> None:
+    turn = agent(blank(), blank(), tools(call("echo", {})), text("done")).start("go")
+    assert (await turn.run_until(state="EmptyRecovery")).event == "blank"
+    assert turn.state == "EmptyRecovery"
+    assert (await turn.run_until(row="EmptyRecovery.nothing/1")).dest == "BuildMessages"
+    assert (await turn.run_until(when="empties >= 2 and not opened > 0")).row == "EmptyRecovery.nothing/1"
+    assert (await turn.run_until(event="tools")).source == "CallLLM"
+    assert (await turn.run_until(state="CallLLM", when="iterations >= 4")).seq > 10
+    assert await turn.run_until(state="Compress") is None
+    assert turn.result is not None
 
 
 @pytest.mark.parametrize(

@@ -339,17 +339,15 @@ os.kill(os.getpid(), 9)
 """
 
 
-def test_an_attended_turn_that_never_began_is_forgotten_once_its_process_has_ended(tmp_path: Path) -> None:
+async def test_an_attended_turn_that_never_began_is_forgotten_once_its_process_has_ended(
+    tmp_path: Path,
+) -> None:
     assert ran("-c", QUEUES_AND_DIES, tmp_path).returncode == -9
     store = Store(tmp_path)
     assert found(store, "t-1") is not None
-
-    async def main() -> None:
-        await submit(store, InProcess(), "go", "s-2", turn_id="t-2", attended=True)  # of a process that lives
-        async with served(store, says("never")):
-            await until_so(lambda: found(store, "t-1") is None)
-
-    asyncio.run(main())
+    await submit(store, InProcess(), "go", "s-2", turn_id="t-2", attended=True)  # of a process that lives
+    async with served(store, says("never")):
+        await until_so(lambda: found(store, "t-1") is None)
     assert found(store, "t-2") is not None
     assert Turns(store.database).recent() == []
 

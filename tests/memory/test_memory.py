@@ -254,21 +254,18 @@ def calm() -> asyncio.Event:
 
 
 @pytest.mark.behaviour("PREP-15")
-def test_a_memory_is_asked_told_and_shut_down_in_order() -> None:
-    async def use() -> None:
-        memory = external(library)
-        assert await memory.prefetch("s1", "tea", calm()) == ("about tea", "")
-        memory.sync("tea", "yes")
-        memory.sync("milk", "no")
-        assert await memory.prefetch("s2", "cups", calm()) == ("about cups", "")
-        assert await memory.pre_compress([row], calm()) == ("keep the date", "")
-        memory.sync("cups", "two")
-        await memory.aclose()
-        await memory.aclose()
-
+async def test_a_memory_is_asked_told_and_shut_down_in_order() -> None:
     library = FakeMemory({"tea": "about tea", "cups": "about cups"}, keeps="keep the date")
     row = Message("user", "x")
-    asyncio.run(use())
+    memory = external(library)
+    assert await memory.prefetch("s1", "tea", calm()) == ("about tea", "")
+    memory.sync("tea", "yes")
+    memory.sync("milk", "no")
+    assert await memory.prefetch("s2", "cups", calm()) == ("about cups", "")
+    assert await memory.pre_compress([row], calm()) == ("keep the date", "")
+    memory.sync("cups", "two")
+    await memory.aclose()
+    await memory.aclose()
     assert library.calls == [
         ("initialize", "s1"), ("prefetch", "tea"), ("sync", "tea", "yes"), ("sync", "milk", "no"),
         ("session_switch", "s2", "s1"), ("prefetch", "cups"), ("pre_compress", (row,)),
@@ -304,26 +301,22 @@ def test_after_an_interrupt_nobody_is_asked_and_the_wait_ends() -> None:
 
 
 @pytest.mark.slow
-def test_what_is_not_stored_in_time_is_given_up() -> None:
-    async def use() -> str:
-        memory = external(FakeMemory(hang="sync", clock=clock), clock)
-        memory.sync("a", "b")
-        memory.sync("c", "d")
-        return await memory.drain()
-
+async def test_what_is_not_stored_in_time_is_given_up() -> None:
     clock = FakeClock()
-    assert asyncio.run(use()) == "the external memory took longer than 5 s; continuing without it"
+    memory = external(FakeMemory(hang="sync", clock=clock), clock)
+    memory.sync("a", "b")
+    memory.sync("c", "d")
+    assert await memory.drain() == "the external memory took longer than 5 s; continuing without it"
 
 
-def test_a_turn_that_could_not_be_stored_does_not_stop_the_next(caplog: pytest.LogCaptureFixture) -> None:
-    async def use() -> str:
-        memory = external(library)
-        memory.sync("a", "b")
-        memory.sync("c", "d")
-        return await memory.drain()
-
+async def test_a_turn_that_could_not_be_stored_does_not_stop_the_next(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     library = FakeMemory(fail="sync")
-    assert asyncio.run(use()) == ""
+    memory = external(library)
+    memory.sync("a", "b")
+    memory.sync("c", "d")
+    assert await memory.drain() == ""
     assert library.calls == [("sync", "a", "b"), ("sync", "c", "d")]
     assert "could not store a turn" in caplog.text
 

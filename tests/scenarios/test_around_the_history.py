@@ -544,15 +544,11 @@ def test_a_turn_that_is_interrupted_while_a_memory_is_asked_freezes_no_prompt() 
     assert "BLOCK" in prompt_of(server.bodies[0])
 
 
-def test_a_memory_is_used_from_an_event_loop_of_the_callers(agent: Any) -> None:
+async def test_a_memory_is_used_from_an_event_loop_of_the_callers(agent: Any) -> None:
     library = FakeMemory()
-
-    async def use() -> None:
-        one = agent(text("one"), toolsets=[], memory=library)
-        assert (await one.arun("tea?")).final_response == "one"
-        await one.aclose()
-
-    asyncio.run(use())
+    one = agent(text("one"), toolsets=[], memory=library)
+    assert (await one.arun("tea?")).final_response == "one"
+    await one.aclose()
     told = "initialize prompt_block prefetch sync shutdown"
     assert " ".join(entry[0] for entry in library.calls) == told
 

@@ -223,7 +223,7 @@ def test_a_fork_starts_threads_of_its_own() -> None:
     done_by(workers)
 
 
-def test_calls_in_one_thread_do_not_see_each_others_context() -> None:
+async def test_calls_in_one_thread_do_not_see_each_others_context() -> None:
     mark: ContextVar[str] = ContextVar("mark", default="nothing")
     threads: list[str] = []
 
@@ -235,12 +235,9 @@ def test_calls_in_one_thread_do_not_see_each_others_context() -> None:
         mark.set(word)
         return before
 
-    async def calls() -> list[Any]:
-        runner, interrupted = ToolRunner([leave], clock=SystemClock()), asyncio.Event()
-        requests = [RunTool(str(n), "leave", {"word": str(n)}, 5.0) for n in range(5)]
-        return [await runner.run(request, interrupted) for request in requests]
-
-    assert [outcome.text for outcome in asyncio.run(calls())] == ["nothing"] * 5
+    runner, interrupted = ToolRunner([leave], clock=SystemClock()), asyncio.Event()
+    requests = [RunTool(str(n), "leave", {"word": str(n)}, 5.0) for n in range(5)]
+    assert [(await runner.run(request, interrupted)).text for request in requests] == ["nothing"] * 5
     assert set(threads) == {"tool-leave"}
 
 

@@ -64,22 +64,18 @@ def test_a_shop_takes_another_item_when_one_is_sold_out(tmp_path: Path) -> None:
     assert sold.said == ["reserve: done", "charge: done", "ship: done"]
 
 
-def test_the_chapters_of_a_book_are_written_at_once(tmp_path: Path) -> None:
+async def test_the_chapters_of_a_book_are_written_at_once(tmp_path: Path) -> None:
     """Every writer waits until all have begun."""
+    begun, all_begun = 0, asyncio.Event()
 
-    async def go() -> Any:
-        begun, all_begun = 0, asyncio.Event()
+    async def wait(seconds: float) -> None:
+        nonlocal begun
+        begun += 1
+        if begun == 3:
+            all_begun.set()
+        await all_begun.wait()
 
-        async def wait(seconds: float) -> None:
-            nonlocal begun
-            begun += 1
-            if begun == 3:
-                all_begun.set()
-            await all_begun.wait()
-
-        return await parallel.workflow(tmp_path, sleep=wait).start(parallel.Book(["a", "b", "c"])).arun()
-
-    result = asyncio.run(go())
+    result = await parallel.workflow(tmp_path, sleep=wait).start(parallel.Book(["a", "b", "c"])).arun()
     assert (result.exit, sorted(result.turn.pages)) == ("printed", ["a", "b", "c"])
 
 
@@ -274,21 +270,17 @@ def stuck_shop(home: Path, after: Any) -> Workflow[nested.Visit]:
 
 
 @pytest.mark.parametrize("again", [True, False])
-def test_a_turn_cancelled_inside_continues_inside(again: bool, tmp_path: Path) -> None:
+async def test_a_turn_cancelled_inside_continues_inside(again: bool, tmp_path: Path) -> None:
     """In the same process: the same object, or one that is resumed."""
-
-    async def go() -> Any:
-        shop = stuck_shop(tmp_path, stuck := Stuck("charge"))
-        turn = shop.start(nested.Visit(["LAMP"], turn_id="v"))
-        await cancelled(turn.arun(), stuck.reached)
-        return await (turn if again else shop.resume("v")).arun()
-
-    result = asyncio.run(go())
+    shop = stuck_shop(tmp_path, stuck := Stuck("charge"))
+    turn = shop.start(nested.Visit(["LAMP"], turn_id="v"))
+    await cancelled(turn.arun(), stuck.reached)
+    result = await (turn if again else shop.resume("v")).arun()
     assert acts(tmp_path) == ["reserve", "charge", "ship"]
     assert result.turn.said == ["reserve: done", "charge: failed", "charge: done", "ship: done"]
 
 
-def test_an_interrupt_reaches_the_turns_inside(tmp_path: Path) -> None:
+async def test_an_interrupt_reaches_the_turns_inside(tmp_path: Path) -> None:
     @dataclass
     class Told(parallel.Book):
         told: str = ""
@@ -296,21 +288,18 @@ def test_an_interrupt_reaches_the_turns_inside(tmp_path: Path) -> None:
         def interrupt(self, message: str | None) -> None:
             self.told = message or ""
 
-    async def go() -> Any:
-        begun = asyncio.Event()
+    begun = asyncio.Event()
 
-        async def wait(seconds: float) -> None:
-            begun.set()
+    async def wait(seconds: float) -> None:
+        begun.set()
 
-        inner = review_loop.workflow(home=tmp_path, sleep=wait)
-        chapters = Nested(inner, begin=parallel.begin, join=parallel.join)
-        turn = Workflow(parallel.TABLE, {"Write": chapters}, Told, {}, home=tmp_path).start(Told(["a", "b"]))
-        running = asyncio.ensure_future(turn.arun())
-        await begun.wait()
-        turn.gate.signals.interrupt("enough")
-        return await running
-
-    result = asyncio.run(go())
+    inner = review_loop.workflow(home=tmp_path, sleep=wait)
+    chapters = Nested(inner, begin=parallel.begin, join=parallel.join)
+    turn = Workflow(parallel.TABLE, {"Write": chapters}, Told, {}, home=tmp_path).start(Told(["a", "b"]))
+    running = asyncio.ensure_future(turn.arun())
+    await begun.wait()
+    turn.gate.signals.interrupt("enough")
+    result = await running
     assert (result.exit, result.turn.told, result.turn.pages) == ("cancelled", "enough", {})
 
 

@@ -256,8 +256,7 @@ def test_tasks_in_the_background_outlive_their_turn_on_a_worker(tmp_path: Path) 
     assert len(held.begun) == 1
 
 
-def test_a_conversation_is_handed_over_within_a_slot(tmp_path: Path) -> None:
-    store = Store(tmp_path)
+def test_a_conversation_is_handed_over_within_a_slot(store: Store) -> None:
 
     def make() -> Any:
         other = Agent(ScriptedModel(repeat(text("I am the other"))), toolsets=[], name="other")

@@ -83,9 +83,10 @@ def test_a_turn_is_resumed_by_turn_session_prefix_or_title(home: Path) -> None:
 
 
 @pytest.mark.parametrize("requests", [1, 2, 3, 4])
-def test_a_turn_that_stopped_early_goes_on_with_the_whole_conversation(home: Path, requests: int) -> None:
+def test_a_turn_that_stopped_early_goes_on_with_the_whole_conversation(
+    home: Path, store: Store, requests: int
+) -> None:
     """Not only with its own message, also when its process ended before its first move."""
-    store = Store(home)
     one = process(home, text("one"), store=store)
     one.chat("first")
     turn = one.start("second")
@@ -209,10 +210,9 @@ def test_a_fork_goes_on_from_any_move_with_changes(
     ],
 )
 def test_the_answers_that_a_fork_need_not_ask_for_are_in_its_journal(
-    home: Path, at: int, edit: Any, kind: str, origin: str, ends: bool
+    home: Path, store: Store, at: int, edit: Any, kind: str, origin: str, ends: bool
 ) -> None:
     """Else what a person answered, or what ran before, would be asked of the world after all."""
-    store = Store(home)
     one, turn_id, _ = finished(home, store)
     put, ran = unsafe_tool()
     forked = one.fork(turn_id, at, edit)
@@ -282,8 +282,7 @@ async def test_every_snapshot_is_what_the_turn_was(home: Path) -> None:
 
 
 @pytest.mark.parametrize("rows", [10, 2_000])
-def test_a_move_writes_what_changed_however_long_the_history(home: Path, rows: int) -> None:
-    store = Store(home)
+def test_a_move_writes_what_changed_however_long_the_history(home: Path, store: Store, rows: int) -> None:
     history = [{"role": ("user", "assistant")[number % 2], "content": "word " * 20} for number in range(rows)]
     turn = process(home, text("hi"), store=store).start("go", conversation_history=history)
     turn.run()

@@ -35,10 +35,7 @@ async def test_the_text_of_a_turn_is_read_as_it_arrives() -> None:
     def answers(*script: Any, **options: Any) -> Agent:
         return scripted(*script, toolsets=[], **options)
 
-    @tool(effect="pure")
-    def look() -> str:
-        return "seen"
-
+    look = tool(effect="pure", name="look")(lambda: "seen")
     with_tool = answers(tools(call("look"), text="I look. "), text("It is red."), tools=[look])
     pieces = [piece async for piece in with_tool.stream_text("what is it?")]
     assert "".join(pieces) == "I look. \n\nIt is red."

@@ -33,10 +33,7 @@ IN, OUT = 2.0, 10.0
 """Dollars for a million tokens."""
 PRICES = {NAME: {"input": IN, "output": OUT}}
 
-
-@tool(effect="pure")
-def look() -> str:
-    return "nothing there"
+look = tool(effect="pure", name="look")(lambda: "nothing there")
 
 
 @dataclass
@@ -426,10 +423,7 @@ def test_a_wait_cannot_outlast_a_limit_in_time(tmp_path: Path) -> None:
 @pytest.mark.parametrize("kind", ["approval", "clarify"])
 def test_waiting_for_a_person_takes_no_time(kind: str, tmp_path: Path) -> None:
     clock = FakeClock()
-
-    @tool(effect="unsafe", approval="ask")
-    def act() -> str:
-        return "done"
+    act = tool(effect="unsafe", approval="ask", name="act")(lambda: "done")
 
     async def person(*_: Any) -> Any:
         await clock.sleep(300)

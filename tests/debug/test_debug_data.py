@@ -184,11 +184,7 @@ def test_time_is_shared_out_among_those_who_were_waited_for(tmp_path: Path) -> N
         time.sleep(0.1)
         return "once"
 
-    @tool(approval="ask")
-    def paint() -> str:
-        """Paint."""
-        return "painted"
-
+    paint = tool(approval="ask", name="paint")(lambda: "painted")
     store = store_for(tmp_path, "normal")
     script = [tools(call("rest")), tools(call("paint")), text("done")]
     agent = Agent(

@@ -372,10 +372,7 @@ def test_text_that_is_denser_than_thought_is_met_step_by_step() -> None:
 
 @pytest.mark.parametrize(("chars", "model"), [(30_000, WIRES[0]), *((60_000, model) for model in WIRES)])
 def test_the_result_of_the_tool_just_called_is_cut_and_is_whole_in_a_file(chars: int, model: str) -> None:
-    @tool(effect="pure")
-    def look() -> str:
-        return words(7, chars)
-
+    look = tool(effect="pure", name="look")(lambda: words(7, chars))
     window = Window(6_000, script=[tools(call("look")), text("seen")])
     limits = {"tool": {"max_result_chars": 1_000_000, "turn_result_chars": 1_000_000}}
     played = turn(window, [], tools=[look], settings=limits, model=model)

@@ -116,10 +116,7 @@ def test_93_a_result_within_the_grace_is_recorded() -> None:
 
 
 def test_while_waiting_for_an_approval() -> None:
-    @tool(approval="ask")
-    def danger() -> str:
-        return "done"
-
+    danger = tool(approval="ask", name="danger")(lambda: "done")
     interrupt = Interrupt()
 
     async def never(request: Any) -> bool:

@@ -43,12 +43,7 @@ def opened(home: Path) -> list[str]:
 
 def used(home: Path, work: Path) -> Agent:
     """An agent that has written all that there is to write into a home."""
-
-    @tool
-    def long() -> str:
-        """Much."""
-        return "x" * 5_000
-
+    long = tool(name="long")(lambda: "x" * 5_000)
     script = [
         tools(call("long", {}), call("memory", {"action": "add", "target": "memory", "content": "a fact"}),
               call("memory", {"action": "add", "target": "user", "content": "likes tea"})),

@@ -242,11 +242,7 @@ async def test_a_turn_is_forked_into_a_session_of_its_own(serving: MakeService, 
 
 
 async def test_a_fork_is_given_the_result_of_a_tool(serving: MakeService, caller: Caller) -> None:
-    @tool(effect="pure")
-    def look() -> str:
-        """Look out."""
-        return "rain"
-
+    look = tool(effect="pure", name="look")(lambda: "rain")
     async with serving(tools(call("look", {}, "c1")), text("done"), tools=[look]) as service:
         turn = await service.start(caller, "hi")
         told = [one.event.values async for one in service.events(caller, turn)]

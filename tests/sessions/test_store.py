@@ -33,12 +33,7 @@ def test_a_conversation_goes_on_in_another_process(home: Path) -> None:
 
 def test_102_the_next_request_begins_with_the_bytes_of_the_last(home: Path) -> None:
     one, two = ScriptedModel([tools(call("look", {})), text("an answer")]), ScriptedModel([text("more")])
-
-    @tool(effect="pure")
-    def look() -> str:
-        """Look."""
-        return "seen " * 50
-
+    look = tool(effect="pure", name="look")(lambda: "seen " * 50)
     process(home, model=one, tools=[look]).chat("first")
     process(home, model=two, tools=[look]).chat("second")
     before, after = one.requests[-1]["messages"], two.requests[0]["messages"]
@@ -259,11 +254,7 @@ def test_an_edit_that_cannot_be_made_is_one_line(home: Path) -> None:
 
 
 async def test_every_snapshot_is_what_the_turn_was(home: Path) -> None:
-    @tool(effect="pure")
-    def look() -> str:
-        """Look."""
-        return "x" * 4_000
-
+    look = tool(effect="pure", name="look")(lambda: "x" * 4_000)
     script = [tools(call("look", {})), overflow(), text("a summary"), text("the end")]
     rows = [{"role": role, "content": role * 80} for _ in range(12) for role in ("user", "assistant")]
     one = process(home, *script, tools=[look], context_window=60_000)

@@ -95,9 +95,7 @@ def test_external_results_are_marked_and_risks_reported(asynchronous: bool) -> N
 
 
 def test_what_is_short_or_the_tools_own_is_not_marked() -> None:
-    @tool(external=True)
-    def short() -> str:
-        return "42"
+    short = tool(external=True, name="short")(lambda: "42")
 
     @tool(external=True)
     def failing() -> str:

@@ -45,11 +45,8 @@ def played(
     callbacks = {**(callbacks or {}), **({} if person is None else {"approval": person.approval})}
     options = {"toolsets": ["core", "terminal", "web", "code"], **options}
     place: Any = {"workdir": workdir, "home": workdir.parent / "home"}
-    agent = Agent(ScriptedModel(script), callbacks=callbacks, **place, **options)
-    try:
+    with Agent(ScriptedModel(script), callbacks=callbacks, **place, **options) as agent:
         result = agent.run_conversation("go")
-    finally:
-        agent.close()
     return result, [row["content"] for row in result.messages if row["role"] == "tool"]
 
 

@@ -202,11 +202,8 @@ def table(script: Any, **options: Any) -> Iterator[tuple[Agent, ScriptedServer, 
     own = options.pop("callbacks", {})
     with ScriptedServer(script) as server:
         options = {"model": "openai:gpt-x", "api_key": "test-key", "tools": TOOLS, "toolsets": [], **options}
-        agent = Agent(base_url=server.url, clock=clock, callbacks=heard.functions(**own), **options)
-        try:
+        with Agent(base_url=server.url, clock=clock, callbacks=heard.functions(**own), **options) as agent:
             yield agent, server, clock, heard
-        finally:
-            agent.close()
 
 
 def play(

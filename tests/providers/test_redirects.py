@@ -55,11 +55,8 @@ def test_one_call_is_one_request_wherever_it_is_sent(wire: Wire, status: int, sa
 
 def turn(wire: Wire, first: Signpost, **options: Any) -> TurnResult:
     options |= {"base_url": first.url("/v1"), "api_key": KEY, "api_mode": MODES[wire.name]}
-    agent = Agent("openai:gpt-x", toolsets=[], clock=FakeClock(), **options)
-    try:
+    with Agent("openai:gpt-x", toolsets=[], clock=FakeClock(), **options) as agent:
         return agent.run_conversation("a secret plan")
-    finally:
-        agent.close()
 
 
 @every_wire

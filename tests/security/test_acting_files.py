@@ -57,11 +57,8 @@ class Desk:
         person = {} if self.answer is None else {"approval": self.person}
         options = {"toolsets": ["files"], "callbacks": person}
         model, home = ScriptedModel([tools(*calls), text("done")]), self.workdir.parent / "agent-home"
-        agent = Agent(model, workdir=self.workdir, home=home, **options | self.options)
-        try:
+        with Agent(model, workdir=self.workdir, home=home, **options | self.options) as agent:
             result = agent.run_conversation("go")
-        finally:
-            agent.close()
         return [row["content"] for row in result.messages if row["role"] == "tool"]
 
 

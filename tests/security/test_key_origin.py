@@ -130,11 +130,8 @@ def test_a_server_on_this_machine_does_not_get_the_key_of_a_vendor(
 ) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", KEY)
     with ScriptedServer([text("hello")]) as server:
-        agent = Agent("openai:x", base_url=server.url, home=tmp_path, toolsets=[])
-        try:
+        with Agent("openai:x", base_url=server.url, home=tmp_path, toolsets=[]) as agent:
             assert agent.chat("go") == "hello"
-        finally:
-            agent.close()
         assert KEY not in str([(one.headers, one.body) for one in server.requests])
 
 

@@ -79,11 +79,8 @@ def seen(text: str) -> list[str]:
 def results(work: Path, *calls: Any, **options: Any) -> list[str]:
     given = {"toolsets": ["terminal", "code", "files"], "settings": {"approval": {"bypass": True}}}
     model = ScriptedModel([*(tools(one) for one in calls), text("done")])
-    agent = Agent(model, workdir=work, home=work.parent / "home", **given | options)
-    try:
+    with Agent(model, workdir=work, home=work.parent / "home", **given | options) as agent:
         return [row["content"] for row in agent.run_conversation("go").messages if row["role"] == "tool"]
-    finally:
-        agent.close()
 
 
 def test_no_command_sees_a_key(work: Path) -> None:

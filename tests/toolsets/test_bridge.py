@@ -22,13 +22,10 @@ def played(
 ) -> tuple[Any, Any]:
     model = ScriptedModel(script)
     settings = {"tool": {"bridge_above": above}, "poll": {"control": 0.02}, **options.pop("settings", {})}
-    one = Agent(
+    with Agent(
         model, home=home, workdir=home, mcp={"s": mcp or TRUSTED}, toolsets=[], settings=settings, **options
-    )
-    try:
+    ) as one:
         return one.run_conversation("go"), model
-    finally:
-        one.close()
 
 
 def through(name: str, **arguments: Any) -> Any:

@@ -26,11 +26,8 @@ def agent(
     own = options.pop("callbacks", {})
     given: Any = {"home": home, "workdir": home, "mcp": mcp, "toolsets": [] if mcp is not None else ["mcp"]}
     settings = {"poll": {"control": 0.01}, "mcp": PATIENT}
-    made = Agent(model, settings=settings, callbacks=heard.functions(**own), **given, **options)
-    try:
+    with Agent(model, settings=settings, callbacks=heard.functions(**own), **given, **options) as made:
         yield made, model, heard
-    finally:
-        made.close()
 
 
 def last_result(result: TurnResult) -> Any:

@@ -93,9 +93,7 @@ def check(history: list[Message], shorter: list[Message]) -> None:
 
 @pytest.mark.behaviour("COMP-19", "COMP-18e", "COMP-31")
 @given(histories())
-def test_whatever_goes_the_rest_is_valid_and_the_newest_request_stays_whole(
-    history: list[Message],
-) -> None:
+def test_whatever_goes_the_rest_is_valid_and_the_newest_request_stays_whole(history: list[Message]) -> None:
     check(history, compacted(history))
 
 

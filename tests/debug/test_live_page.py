@@ -178,14 +178,7 @@ def test_what_the_page_may_not_send(served: Served) -> None:
         answer = served.client.post("/api/live/edit", headers=HEADERS, json=body)
         assert answer.status_code == 400
         assert "\n" not in answer.json()["error"]
-    assert (
-        served.client.post(
-            "/api/live/edit",
-            headers=HEADERS,
-            content=b"[",
-        ).status_code
-        == 415
-    )
+    assert served.client.post("/api/live/edit", headers=HEADERS, content=b"[").status_code == 415
 
 
 def test_a_prediction_is_shown_for_both_versions(tmp_path: Path) -> None:

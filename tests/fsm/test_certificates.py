@@ -19,17 +19,7 @@ from typing import Any
 import pytest
 
 from fsm_agent.errors import ConfigError
-from fsm_agent.fsm.properties import (
-    at_most,
-    enters,
-    eventually,
-    exits,
-    leaves,
-    never,
-    only_if,
-    rung,
-    where,
-)
+from fsm_agent.fsm.properties import at_most, enters, eventually, exits, leaves, never, only_if, rung, where
 from fsm_agent.fsm.table import Counter, Rung, Table, end, left, lines_of, on
 from fsm_agent.fsm.verify import check_certificate
 from fsm_agent.fsm.verify.certificate import certificate

@@ -51,9 +51,7 @@ def test_importing_the_package_loads_little_and_naming_an_agent_no_client(loaded
     assert not packages(named) & HEAVY - {"transitions"}
 
 
-def test_a_turn_loads_nothing_that_it_does_not_use_and_one_proof_that_it_ends(
-    loaded: list[set[str]],
-) -> None:
+def test_a_turn_loads_nothing_that_it_does_not_use_and_one_proof_that_it_ends(loaded: list[set[str]]) -> None:
     turn = loaded[2]
     assert not packages(turn) & {*HEAVY, "mcp"} - {"transitions", "uvloop"}
     assert not turn & {*UNUSED, *PROOFS}

@@ -302,9 +302,7 @@ def test_each_failed_attempt_is_reported_once_with_its_number_class_and_address(
 
 
 @pytest.mark.behaviour("ERR-09b")
-def test_every_attempt_is_a_record_and_an_event_of_the_same_fields(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+def test_every_attempt_is_a_record_and_an_event_of_the_same_fields(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO", "fsm_agent.composition.model_caller")
     played = play([status(503), text("ok")])
     events = [data for name, data in played.heard.of("event") if name == "model:attempt"]

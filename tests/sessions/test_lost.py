@@ -48,9 +48,7 @@ def compacts(summarized: Callable[[], object] = lambda: None) -> Any:
     return repeat(answer)
 
 
-def test_an_unstored_compaction_is_never_continued(
-    home: Path,
-) -> None:
+def test_an_unstored_compaction_is_never_continued(home: Path) -> None:
     """The turn compacted the session into another one while the store failed, and another process gave the
     turn up before that could be written."""
     store = Store(home, opened=Locked)

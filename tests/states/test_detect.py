@@ -354,10 +354,10 @@ TRAPS: dict[str, dict[str, Failure]] = {
         "nested in a wrapper": inside('Error code: 429 - {"error": {"code": "rate_limit_exceeded"}}'),
     },
     "image_too_large": {
-        "an image is no overflow": http(400, "image exceeds the maximum size; maximum context length 8192"),
+        "an image is no overflow": http(400, "image exceeds the maximum size; maximum context length 8192")
     },
     "list_tool_content_unsupported": {
-        "list content is no overflow": http(400, "tool content must be a string; too many tokens"),
+        "list content is no overflow": http(400, "tool content must be a string; too many tokens")
     },
     "overloaded": {"overloaded is no rate limit": http(429, "Overloaded: rate limit, too many requests")},
     "ssl_cert": {"no transient TLS": broken("[SSL: X] tlsv1 alert, certificate verify failed")},

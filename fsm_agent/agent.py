@@ -15,7 +15,7 @@ from fsm_agent.composition.turns import AgentTurns
 from fsm_agent.conversation.effects import ToolSpec
 from fsm_agent.conversation.result import HandoffStep, TurnResult, next_turn_id
 from fsm_agent.errors import ConfigError, TurnFailed
-from fsm_agent.features.other_agents import OtherAgents, agent_tool, found_handoff, speaker_after, speaker_of
+from fsm_agent.features.other_agents import OtherAgents, agent_tool, speaker_after, speaker_of
 from fsm_agent.options import (
     AgentArguments,
     AgentOptions,
@@ -24,6 +24,7 @@ from fsm_agent.options import (
     History,
     Model,
     TurnArguments,
+    TurnOptions,
     options_of,
 )
 from fsm_agent.runtime.events import StreamDelta
@@ -50,6 +51,7 @@ UNREAD = 1_000_000
 """Maximum backlog of events for a reader of streamed text; beyond it, a piece would be lost."""
 Turn = DurableTurn[TurnResult[Out]]
 """The turn of one user message: a ``DurableTurn`` whose result is a ``TurnResult``."""
+Start = Callable[..., DurableTurn[TurnResult[Any]]]
 
 
 class Agent(Generic[Deps, Out]):
@@ -131,10 +133,7 @@ class Agent(Generic[Deps, Out]):
         system_message: str | None = None,
         conversation_history: History | None = None,
         task_id: str | None = None,
-        *,
-        ephemeral_prompt: str | None = None,
-        deps: Deps | None = None,
-        limits: Limits | None = None,
+        **more: Unpack[TurnOptions[Deps]],
     ) -> TurnResult[Out]: ...
     @overload
     def run_conversation(
@@ -155,10 +154,8 @@ class Agent(Generic[Deps, Out]):
         conversation_history: History | None = None,
         task_id: str | None = None,
         *,
-        ephemeral_prompt: str | None = None,
-        deps: Any = None,
         output_type: Any = None,
-        limits: Limits | None = None,
+        **more: Unpack[TurnOptions[Deps]],
     ) -> TurnResult[Any]:
         """Run one turn synchronously. Inside a running event loop, such as a notebook's, that loop waits
         until the turn has ended, and a ``RuntimeWarning`` says so: ``arun`` does not block it. While another
@@ -166,11 +163,9 @@ class Agent(Generic[Deps, Out]):
         When the turn hands the conversation over, the next one of the other agent follows; the result is the
         last one's. Raises ``TurnSuspended`` if the turn has to wait for an answer, see ``pending``."""
         warn_if_blocking("run_conversation", "await agent.arun(…)")
-        turn = self._turns.start(
-            user_message, system_message, conversation_history, task_id,
-            ephemeral_prompt=ephemeral_prompt, deps=deps, output_type=output_type, limits=limits,
-        )  # fmt: skip
-        return LOOP.run(self._run(turn, user_message, deps, output_type, limits))
+        given, start = (system_message, conversation_history, task_id), cast("Start", self.start)
+        turn = start(user_message, *given, output_type=output_type, **more)
+        return LOOP.run(self._run(turn, user_message, output_type, more))
 
     @overload
     async def arun(
@@ -179,10 +174,7 @@ class Agent(Generic[Deps, Out]):
         system_message: str | None = None,
         conversation_history: History | None = None,
         task_id: str | None = None,
-        *,
-        ephemeral_prompt: str | None = None,
-        deps: Deps | None = None,
-        limits: Limits | None = None,
+        **more: Unpack[TurnOptions[Deps]],
     ) -> TurnResult[Out]: ...
     @overload
     async def arun(
@@ -203,24 +195,21 @@ class Agent(Generic[Deps, Out]):
         conversation_history: History | None = None,
         task_id: str | None = None,
         *,
-        ephemeral_prompt: str | None = None,
-        deps: Any = None,
         output_type: Any = None,
-        limits: Limits | None = None,
+        **more: Unpack[TurnOptions[Deps]],
     ) -> TurnResult[Any]:
         """``run_conversation``, asynchronously."""
         if not isinstance(user_message, str):  # an image or a PDF may take seconds
             user_message = await asyncio.to_thread(self._turns.message, user_message)
-        turn = self._turns.start(
-            user_message, system_message, conversation_history, task_id,
-            ephemeral_prompt=ephemeral_prompt, deps=deps, output_type=output_type, limits=limits,
-        )  # fmt: skip
-        return await self._run(turn, user_message, deps, output_type, limits)
+        given, start = (system_message, conversation_history, task_id), cast("Start", self.start)
+        turn = start(user_message, *given, output_type=output_type, **more)
+        return await self._run(turn, user_message, output_type, more)
 
     def _run(
-        self, turn: Turn[Any], message: Content, deps: Any, output_type: Any, limits: Limits | None
+        self, turn: Turn[Any], message: Content, output_type: Any, more: TurnOptions[Deps]
     ) -> Coroutine[Any, Any, TurnResult[Any]]:
-        following = partial(self.following, deps=deps, output_type=output_type, limits=limits)
+        limits = more.get("limits")
+        following = partial(self.following, deps=more.get("deps"), output_type=output_type, limits=limits)
         alike = output_type is None and limits is None
         return self._queue.run(HandoffChain(turn, following), message if alike else None)
 
@@ -257,10 +246,7 @@ class Agent(Generic[Deps, Out]):
         system_message: str | None = None,
         conversation_history: History | None = None,
         task_id: str | None = None,
-        *,
-        ephemeral_prompt: str | None = None,
-        deps: Deps | None = None,
-        limits: Limits | None = None,
+        **more: Unpack[TurnOptions[Deps]],
     ) -> Turn[Out]: ...
     @overload
     def start(
@@ -522,15 +508,10 @@ class Agent(Generic[Deps, Out]):
     ) -> Turn[Any]:
         """The turn of the agent that a conversation was handed over to. Raises ``ConfigError`` if this
         agent does not know it."""
-        last, session = handoffs[-1], self.store.newest(session_id)
-        handoff = found_handoff(self.options, last)
-        rows = handoff.filtered([row.to_dict() for row in session.rows])
-        other = self._others.of(handoff, session.id)
-        self._turns.tell(f"{last.agent} hands the conversation over to {last.to}")
-        return other._turns.start(
-            last.message, None, rows, task_id, **wanted,
-            turn_id=next_turn_id(session.id, last.turn_id), handoffs=handoffs,
-        )  # fmt: skip
+        session = self.store.newest(session_id)
+        other, history = self._others.taking_over(session.id, handoffs[-1], session.rows)
+        wanted |= {"turn_id": next_turn_id(session.id, handoffs[-1].turn_id), "handoffs": handoffs}
+        return other._turns.start(handoffs[-1].message, None, history, task_id, **wanted)
 
     def speaker(self) -> Agent[Any, Any]:
         """The current agent of the conversation: the one that ran its last turn, or that it was handed to;

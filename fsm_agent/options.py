@@ -160,15 +160,21 @@ class AgentOptions(AgentArguments, total=False):
     output_type: Any
 
 
-class TurnArguments(TypedDict, Generic[Deps], total=False):
-    """The arguments of ``Agent.start``, where they are described, besides the message and ``output_type``."""
+class TurnOptions(TypedDict, Generic[Deps], total=False):
+    """The arguments of ``Agent.start`` that are given by keyword only, besides ``output_type``; it describes
+    them."""
+
+    ephemeral_prompt: str | None
+    deps: Deps | None
+    limits: Limits | None
+
+
+class TurnArguments(TurnOptions[Deps], total=False):
+    """All arguments of ``Agent.start`` besides the message and ``output_type``."""
 
     system_message: str | None
     conversation_history: Sequence[Mapping[str, Any] | Message] | None
     task_id: str | None
-    ephemeral_prompt: str | None
-    deps: Deps | None
-    limits: Limits | None
 
 
 ARGUMENTS = ("model", *AgentArguments.__annotations__, "output_type")

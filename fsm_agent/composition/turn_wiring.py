@@ -18,7 +18,7 @@ from fsm_agent.conversation.result import (
 from fsm_agent.conversation.wire import WireCopy
 from fsm_agent.errors import ConfigError, StoreError
 from fsm_agent.fsm.base_turn import with_counters
-from fsm_agent.fsm.codec import restore
+from fsm_agent.fsm.codec import check_field, restore
 from fsm_agent.fsm.journal import Step
 from fsm_agent.fsm.machine import Machine
 from fsm_agent.fsm.pause_point import TurnKind
@@ -96,6 +96,17 @@ async def compact_history(turn: TurnState, perform: Perform) -> None:
         if turn.state == COMPACTION.final:
             return
         turn.arrive(move.row)
+
+
+def edit_turn(position: Position, edit: Mapping[str, Any]) -> Position:
+    """``edit_position``, with the values of fields checked: a turn with these could not continue. Raises
+    ``ConfigError``."""
+    from fsm_agent.sessions.store.fork_edits import edit_position  # few turns are edited
+
+    position = edit_position(position, edit)
+    for name in edit.get("fields") or ():
+        check_field(TurnState, name, position.snapshot[name])
+    return position
 
 
 def restore_turn(position: Position, live: Settings | None = None) -> TurnState:

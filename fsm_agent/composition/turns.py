@@ -21,6 +21,7 @@ from fsm_agent.composition.turn_wiring import (
     MACHINE,
     TurnState,
     compact_history,
+    edit_turn,
     ending_of,
     join_session,
     reopen_turn,
@@ -318,12 +319,10 @@ class AgentTurns:
 
     def fork(self, turn_id: str, at: int, edit: Mapping[str, Any], deps: Any, output_type: Any) -> Turn:
         """``Agent.fork``."""
-        from fsm_agent.sessions.store.fork_edits import edit_position
-
         return self._durable.fork(
             turn_id,
             at,
-            partial(edit_position, edit=edit),
+            partial(edit_turn, edit=edit),
             partial(self._continue_turn, deps=deps, output_type=output_type),
         )
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from fsm_agent.approvals.service import answer as answer_to
-from fsm_agent.composition.turn_wiring import TURN
+from fsm_agent.composition.turn_wiring import TURN, edit_turn
 from fsm_agent.conversation.parts import parts_of
 from fsm_agent.conversation.result import TurnResult, next_turn_id
 from fsm_agent.dispatch.dispatcher import DIGEST, Dispatcher, InProcess, Order, cancel, control, submit
@@ -35,7 +35,6 @@ from fsm_agent.dispatch.worker import App, Worker
 from fsm_agent.errors import ConfigError, FsmAgentError, TurnSuspended
 from fsm_agent.runtime.events import Voided
 from fsm_agent.sessions.store import Store
-from fsm_agent.sessions.store.fork_edits import edit_position
 from fsm_agent.sessions.store.journal.conversation_journal import ConversationRecording
 from fsm_agent.sessions.store.journal.read import Turns
 from fsm_agent.sessions.store.kept_values import OF_SESSIONS, KeptValues
@@ -390,7 +389,7 @@ class SessionService:
         try:
             info = self._turns.info(turn_id).moved_by(TURN.name)
             position = position_of(self.store, info.id, at, ConversationRecording.of)
-            position = edit_position(position, edit or {})
+            position = edit_turn(position, edit or {})
         except ConfigError as error:
             raise BadRequest(str(error)) from None
         session = self.store.new_session()

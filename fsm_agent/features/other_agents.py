@@ -13,6 +13,7 @@ from typing import Annotated, Any, Generic, Protocol, TypeVar
 from pydantic import Field
 
 from fsm_agent.conversation.effects import Saved
+from fsm_agent.conversation.messages import Message
 from fsm_agent.conversation.result import TRANSFER, HandoffStep, way_of
 from fsm_agent.errors import ConfigError
 from fsm_agent.features import RESULTS, Ground, save
@@ -427,6 +428,17 @@ class OtherAgents(Generic[A]):
             other = self._made[handoff.name]
         other.session_id = session_id
         return other
+
+    def taking_over(
+        self, session_id: str, step: HandoffStep, rows: Sequence[Message]
+    ) -> tuple[A, Rows | None]:
+        """The agent of a handoff that was made, and what of the conversation's rows it reads; a line of
+        status says so. Raises ``ConfigError`` if no agent of that name can be reached."""
+        handoff = found_handoff(self._agent.options, step)
+        history = handoff.filtered([row.to_dict() for row in rows])
+        other = self.of(handoff, session_id)
+        self._ground.callbacks.publish(StatusText(f"{step.agent} hands the conversation over to {step.to}"))
+        return other, history
 
     def named(self, name: str, session_id: str) -> A:
         """The agent of this name; ``agent`` itself when it knows no other."""

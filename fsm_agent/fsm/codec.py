@@ -34,6 +34,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from fsm_agent.errors import ConfigError
+
 Coder = Callable[[Any], Any]
 
 # Keys of a field's metadata
@@ -201,12 +203,14 @@ def _optional(codec: Codec) -> Codec:
 @dataclass(frozen=True, slots=True)
 class FieldCodec:
     """One stored field of a dataclass: ``name`` in storage, ``path`` to the attribute, with a dot after
-    each part. A value equal to ``default`` is not written; ``MISSING`` when there is no default."""
+    each part. A value equal to ``default`` is not written; ``MISSING`` when there is no default.
+    ``hint``: its annotation."""
 
     name: str
     path: str
     codec: Codec
     default: Any
+    hint: Any
 
 
 def fields_of(kind: type) -> tuple[FieldCodec, ...]:
@@ -236,9 +240,8 @@ def _field_codecs(kind: type, prefix: str) -> Iterator[FieldCodec]:
             default = field.default
             if field.default_factory is not dataclasses.MISSING:
                 default = field.default_factory()
-            yield FieldCodec(
-                field.metadata.get(STORED_AS, field.name), path, codec_of(hints[field.name]), default
-            )
+            hint = hints[field.name]
+            yield FieldCodec(field.metadata.get(STORED_AS, field.name), path, codec_of(hint), default, hint)
 
 
 @functools.cache
@@ -314,6 +317,19 @@ def restore(kind: type, stored: Mapping[str, Any], **given: Any) -> Any:
     return assemble(
         kind, {name: codecs[name].decode(one) for name, one in stored.items() if name in codecs} | given
     )
+
+
+def check_field(kind: type, name: str, value: Any) -> None:
+    """Raises ``ConfigError`` when a stored field of a dataclass cannot have this JSON value: it cannot be
+    read, or is of another type than the field."""
+    from pydantic import TypeAdapter  # only a person's changes are checked
+
+    field = next(one for one in fields_of(kind) if one.name == name)
+    try:
+        TypeAdapter(field.hint).validate_python(field.codec.decode(value), strict=True)
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError, RecursionError):
+        expected = inspect.formatannotation(field.hint)
+        raise ConfigError(f"{name} of {kind.__name__} cannot be set so", value, expected) from None
 
 
 # ----------------------------------------------------------------------------------------------------

@@ -451,7 +451,7 @@ def _field_codecs(annotation: Any, prefix: str) -> Iterator[FieldCodec]:
             hint = hints[field.name]
             codec = engine.codec_of(hint) if field.name in engines else _field_codec(kind, field.name, hint)
             stored_as = field.metadata.get(STORED_AS, field.name)
-            yield FieldCodec(stored_as, prefix + field.name, codec, dataclasses.MISSING)
+            yield FieldCodec(stored_as, prefix + field.name, codec, dataclasses.MISSING, hints[field.name])
 
 
 _reading = functools.cache(operator.attrgetter)

@@ -114,6 +114,7 @@ def test_any_body_is_answered(page: Page, path: str, turn: str, body: bytes) -> 
 
 
 @LIMITS
+@example(0, {"fields": {"reply": 5}})
 @example(2, {"user_message": [5]})
 @example(2, {"messages": {"0": {"role": "user", "content": 5}}})
 @given(st.one_of(st.integers(0, 8), VALUES), st.one_of(CHANGES, REPLY.map(lambda said: {"reply": said})))

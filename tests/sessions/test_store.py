@@ -11,6 +11,7 @@ import pytest
 
 from fsm_agent import Agent, tool
 from fsm_agent.errors import ConfigError, SessionBusy
+from fsm_agent.fsm.codec import check_field
 from fsm_agent.sessions.store import Store
 from fsm_agent.sessions.store.reports.insights import insights
 from fsm_agent.testing import ScriptedModel, call, overflow, repeat, text, tools
@@ -240,6 +241,13 @@ def test_an_edit_that_cannot_be_made_is_one_line(home: Path) -> None:
         (4, {"counters": {"nonsense": 1}}, "no such counter; given: nonsense; allowed: attempts"),
         (4, {"counters": {"retries": -1}}, "counter retries cannot be set so; given: -1"),
         (4, {"fields": {"state": "Finalize"}}, "no such field to edit; given: state"),
+        (
+            4,
+            {"fields": {"reply": 5}},
+            r"reply of TurnState cannot be set so; given: 5; allowed: .*ModelReply",
+        ),
+        (4, {"fields": {"visible": 5}}, "visible of TurnState cannot be set so; given: 5; allowed: str"),
+        (4, {"fields": {"handoffs": [{"to": "x"}]}}, "handoffs of TurnState cannot be set so"),
         (4, {"reply": "x"}, "a reply can be given only before the model is asked; given: BuildMessages"),
         (4, {"results": {"c9": "x"}}, "no such tool call here; given: c9; allowed: c1"),
         (4, {"messages": {"9": None}}, "no message of that index; given: 9; allowed: 0 to 2"),
@@ -267,6 +275,8 @@ async def test_every_snapshot_is_what_the_turn_was(home: Path) -> None:
             "counts": state.counters(), "sent": state.accounting.request_count, "visible": state.call.visible,
         }  # fmt: skip
         assert one.journal.messages(turn.id, step.seq) == [row.to_dict() for row in state.history]
+        for name in snapshot.keys() - {"history", "rows"}:  # what an edit may leave as it was
+            check_field(type(state), name, snapshot[name])
     assert turn.result is not None
     assert any(step.source == "Compress" for step in turn.steps)
     assert one.journal.messages(turn.id) == turn.result.messages

@@ -7,7 +7,6 @@ import re
 import struct
 import sys
 import xml.etree.ElementTree as ET
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -25,6 +24,7 @@ from fsm_agent.support.installation import install_command
 from fsm_agent.testing import ScriptedModel, call, text, tools
 from fsm_agent_states.logic.layout import LAYOUT
 from fsm_agent_states.table import TURN
+from tests.helpers.command_line import Cli
 from tests.helpers.diagram_reading import crossed_labels, unreadable
 from tests.helpers.diagram_tables import SMALL, coverage_of, overlay_of, plain, united_of
 from tests.helpers.tables import courier
@@ -34,7 +34,6 @@ LEAST = 11.0
 SHOWN = re.compile(r"!\[[^\]]*\]\(([^)]+\.svg)\)(?!\]\(\1\))")
 """Pictures in a page, but for those that a click opens at their own size."""
 each_table = pytest.mark.parametrize("table", [TURN, SMALL, courier()], ids=lambda table: table.name)
-Cli = Callable[..., tuple[int, str, str]]
 
 
 def map_svg(table: Table) -> str:

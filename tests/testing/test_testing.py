@@ -149,7 +149,7 @@ async def test_the_model_serves_values_and_callables_and_says_when_it_is_used_up
     failure = Failure("transport", "gone")
     model = ScriptedModel([reply, failure, lambda body: text(body["model"])])
     sink = Quiet()
-    answers = [await model.call(asked(), sink) for _ in range(4)]
+    answers: list[Any] = [await model.call(asked(), sink) for _ in range(4)]
     model.use_key("k2")
     await model.rebuild()
     await model.aclose()

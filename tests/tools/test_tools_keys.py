@@ -235,7 +235,8 @@ async def test_calls_in_one_thread_do_not_see_each_others_context() -> None:
 
     runner, interrupted = ToolRunner([leave], clock=SystemClock()), asyncio.Event()
     requests = [RunTool(str(n), "leave", {"word": str(n)}, 5.0) for n in range(5)]
-    assert [(await runner.run(request, interrupted)).text for request in requests] == ["nothing"] * 5
+    outcomes: list[Any] = [await runner.run(request, interrupted) for request in requests]
+    assert [outcome.text for outcome in outcomes] == ["nothing"] * 5
     assert set(threads) == {"tool-leave"}
 
 

@@ -8,7 +8,7 @@ import json
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -40,10 +40,10 @@ from fsm_agent.testing import (
 )
 from fsm_agent.testing.machine import TurnMachine
 from tests.fsm.test_verify_cover import exact_pairs
+from tests.helpers.command_line import Cli
 from tests.helpers.processes import environment, printed, ran
 from tests.helpers.waiting import PATIENCE
 
-Cli = Callable[..., tuple[int, str, str]]
 ROOT = Path(__file__).parents[2]
 
 

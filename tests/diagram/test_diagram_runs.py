@@ -60,18 +60,14 @@ def test_the_moves_of_a_turn_are_read_as_they_were_made(tmp_path: Path) -> None:
     assert list(run.steps) == moves
 
 
-def test_of_an_export_of_one_turn_only_that_turn_is_read(tmp_path: Path) -> None:
-    parent, child = steps(TURN, USUAL), steps(TURN, ["ready", "built", "text"])
-    source = exported(tmp_path / "turn.jsonl", ("a", parent), ("b", child), header=HEADER)
-    assert [list(run.steps) for run in read_runs(source)] == [child]
-    assert len(tally_of(TURN, [source]).runs) == 1
-
-
-def test_turns_are_told_apart(tmp_path: Path) -> None:
+def test_turns_are_told_apart_and_of_an_export_of_one_only_that_is_read(tmp_path: Path) -> None:
     one, two = steps(TURN, USUAL), steps(TURN, ["ready", "built", "text"])
     assert tally(TURN, [*one, *two, *two]).runs == (tuple(one), tuple(two), tuple(two))
     source = exported(tmp_path / "session.jsonl", ("a", one), ("b", two))
     assert tally_of(TURN, [source, source]).runs == (tuple(one), tuple(two)) * 2
+    source = exported(tmp_path / "turn.jsonl", ("a", one), ("b", two), header=HEADER)
+    assert [list(run.steps) for run in read_runs(source)] == [two]
+    assert len(tally_of(TURN, [source]).runs) == 1
 
 
 def test_exports_and_counts_of_tests_add_up(tmp_path: Path) -> None:

@@ -34,13 +34,19 @@ from tests.helpers.turn_driver import error
 from tests.helpers.web_replies import WebReplies
 
 
-@pytest.mark.behaviour("BACK-04", "ERR-09", "TR-01", "BACK-02", "ERR-24")
+@pytest.mark.behaviour("BACK-04", "ERR-09", "TR-01", "BACK-02", "ERR-24", "ERR-09c")
 def test_38_500_forever() -> None:
     played = play(repeat(status(500)))
     assert played.summary == "3 api_retries_exhausted failed server_error"
     first, second = played.waits
     assert 2 <= first <= 3
     assert 4 <= second <= 6
+    at = played.server.url.removeprefix("http://").removesuffix("/v1")
+    told = [line for line in played.heard.of("status") if "failed after" in line]
+    told = [re.sub(r"\d\.\d s", "0 s", line) for line in told]
+    assert told == [
+        f"attempt {n} of 3 failed after 0 s at {at}: server error: scripted status 500" for n in "123"
+    ]
 
 
 NO_MODEL = error("The model `gpt-x` does not exist", "model_not_found")
@@ -175,10 +181,11 @@ def test_an_address_without_its_version_is_asked_once_and_the_hint_names_it() ->
     assert (result.final_response or "").endswith(advice)
 
 
-def test_60_an_empty_stream_forever() -> None:
+def test_d06_a_dead_stream_costs_at_most_the_cap() -> None:
     played = play(repeat(empty_sse()))
-    assert played.server.completions <= 9
     assert (played.outcome, played.result.attempts) == ("failed", played.server.completions)
+    assert played.server.completions <= 9
+    assert play(repeat(cut(""))).server.completions <= 12
 
 
 @pytest.mark.behaviour("ERR-09", "ERR-22", "ERR-22b", "TR-01", "TR-02")
@@ -284,21 +291,6 @@ def test_a_malformed_chunk_and_an_error_in_a_200_are_failures_like_others() -> N
     played = play([json_reply(body), text("ok")])
     assert played.result.final_response == "ok"
     assert 5 <= played.waits[0] <= 7.5, "BACK-03: a slower backoff for invalid replies"
-
-
-def test_d06_a_dead_stream_costs_at_most_the_cap() -> None:
-    assert play(repeat(cut(""))).server.completions <= 12
-
-
-@pytest.mark.behaviour("ERR-09c")
-def test_each_failed_attempt_is_reported_once_with_its_number_class_and_address() -> None:
-    played = play(repeat(status(500)))
-    at = played.server.url.removeprefix("http://").removesuffix("/v1")
-    told = [line for line in played.heard.of("status") if "failed after" in line]
-    told = [re.sub(r"\d\.\d s", "0 s", line) for line in told]
-    assert told == [
-        f"attempt {n} of 3 failed after 0 s at {at}: server error: scripted status 500" for n in "123"
-    ]
 
 
 @pytest.mark.behaviour("ERR-09b")

@@ -37,7 +37,6 @@ settings.register_profile(
 settings.register_profile("at length", settings.get_profile("brief"), max_examples=most(400))
 settings.load_profile("brief")
 """``make test`` tries few examples of each property, ``make test-slow`` a hundred, ``make test-all`` 400."""
-
 BOOKS = Books()
 """Compare the books of every turn that a test of this process runs."""
 MADE_UP = choose("openai:gpt-x", api_key="k").guess

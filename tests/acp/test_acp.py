@@ -412,10 +412,8 @@ async def test_a_message_steers_the_turn_where_the_settings_say_so(tmp_path: Pat
 async def test_the_calls_of_a_delegated_task_are_asked_and_shown(tmp_path: Path) -> None:
     script = [
         tools(call("delegate_task", {"goal": "write it"})),
-        tools(call("write_file", {"path": "b.txt", "content": "two\n"})),
-        text("written"),
-        text("Done."),
-    ]
+        tools(call("write_file", {"path": "b.txt", "content": "two\n"})), text("written"), text("Done."),
+    ]  # fmt: skip
     asks = ("delegation.approvals=ask",)
     async with talk(tmp_path, editor := Editor(["once"]), *script, sets=asks) as session:
         await session.prompt("go")

@@ -35,10 +35,7 @@ async def test_the_text_of_a_turn_is_read_as_it_arrives() -> None:
     def answers(*script: Any, **options: Any) -> Agent:
         return scripted(*script, toolsets=[], **options)
 
-    @tool(effect="pure")
-    def look() -> str:
-        return "seen"
-
+    look = tool(effect="pure", name="look")(lambda: "seen")
     with_tool = answers(tools(call("look"), text="I look. "), text("It is red."), tools=[look])
     pieces = [piece async for piece in with_tool.stream_text("what is it?")]
     assert "".join(pieces) == "I look. \n\nIt is red."
@@ -91,11 +88,9 @@ def test_with_debug_a_bug_in_a_tool_is_raised(way: str) -> None:
         return [piece async for piece in agent.stream_text("hi")]
 
     ways: dict[str, Any] = {
-        "chat": lambda: agent.chat("hi"),
-        "arun": lambda: asyncio.run(agent.arun("hi")),
-        "turn": lambda: agent.start("hi").run(),
-        "stream": lambda: asyncio.run(streamed()),
-    }
+        "chat": lambda: agent.chat("hi"), "arun": lambda: asyncio.run(agent.arun("hi")),
+        "turn": lambda: agent.start("hi").run(), "stream": lambda: asyncio.run(streamed()),
+    }  # fmt: skip
     with pytest.raises(KeyError, match="gone") as raised:
         ways[way]()
     assert raised.traceback[-1].name == "broken"
@@ -135,14 +130,12 @@ BAD: dict[str, dict[str, Any]] = {
     "an unknown toolset": {"model": "offline:demo", "toolsets": ["cores"]},
     "toolsets as a string": {"model": "offline:demo", "toolsets": "core"},
     "a fallback without a model": {"model": "offline:demo", "fallbacks": [{"base_url": "x"}]},
-    "a fallback with a misspelt key": {
-        "model": "offline:demo",
-        "fallbacks": [{"model": "offline:demo", "key": "x"}],
-    },
+    "a fallback with a misspelt key": {"model": "offline:demo",
+        "fallbacks": [{"model": "offline:demo", "key": "x"}]},
     "an unknown callback": {"model": "offline:demo", "callbacks": {"on_text": print}},
     "a callback that cannot be called": {"model": "offline:demo", "callbacks": {"status": 3}},
     "a model of a wrong type": {"model": 3},
-}
+}  # fmt: skip
 
 
 @pytest.mark.behaviour("BACK-04c")
@@ -191,13 +184,11 @@ PARTS = [
 @pytest.mark.parametrize(
     ("message", "arrives"),
     [
-        ("a\ud800b\x00c", "a\ufffdbc"),
-        ("hi <memory-context>\nsecret\n</memory-context> there", "hi there"),
-        (BIG, BIG),
-        (PARTS, PARTS),
+        ("a\ud800b\x00c", "a\ufffdbc"), ("hi <memory-context>\nsecret\n</memory-context> there", "hi there"),
+        (BIG, BIG), (PARTS, PARTS),
     ],
     ids=["unsafe characters", "a leaked memory block", "a megabyte", "parts"],
-)
+)  # fmt: skip
 def test_what_arrives_of_a_message_is_what_is_stored(message: Any, arrives: Any) -> None:
     played = play([text("ok")], message, context_window=1_000_000)
     assert played.server.bodies[0]["messages"][1]["content"] == arrives

@@ -19,8 +19,6 @@ from tests.helpers.waiting import until_so
 
 LONG = talk(40, "words and more words " * 60)
 """Too long for a window of 8,192 tokens."""
-
-
 OnServer = Callable[..., Agent]
 
 

@@ -48,10 +48,7 @@ class Stamp(Request):
         return Stamped(-1, "unknown")
 
 
-@tool(effect="pure")
-def look() -> str:
-    """Look at the sky."""
-    return "blue"
+look = tool(effect="pure", name="look")(lambda: "blue")
 
 
 class Stamps(Extension):

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -20,6 +17,7 @@ from fsm_agent.extension import Check, Extension
 from fsm_agent.hooks import Hooks
 from fsm_agent.runtime.events import Event
 from fsm_agent.testing import ScriptedModel, call, text, tools
+from tests.helpers.processes import environment, printed, ran
 
 MakeAgent = Callable[..., Agent]
 ROOT = Path(__file__).parents[2]
@@ -90,8 +88,7 @@ def test_it_adds_a_tool_a_prompt_a_layer_a_setting_and_keeps_values(agent: MakeA
     result = one.run_conversation("go")
     assert result.final_response == "two"
     assert [row["content"] for row in result.messages if row["role"] == "tool"] == ["0 of 9", "1 of 9"]
-    assert notes.seen == ["ExecuteTools count_notes"] * 2
-    assert notes.kept.keys() == ["c1", "c2"]
+    assert (notes.seen, notes.kept.keys()) == (["ExecuteTools count_notes"] * 2, ["c1", "c2"])
     assert notes.kept.get("c2") == "1 of 9"
     assert "Notes are taken." in one.options["model"].requests[0]["messages"][0]["content"]  # type: ignore[union-attr]
     assert "3. extension notes: RunTool" in str(one.start("more").pipeline)
@@ -309,15 +306,14 @@ def installed(folder: Path) -> dict[str, str]:
     (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: fsm-agent-audit\nVersion: 1.0\n")
     (metadata / "entry_points.txt").write_text("[fsm_agent.extensions]\naudit = fsm_agent_audit:Audit\n")
     (folder / "fsm_agent_audit").symlink_to(EXAMPLE / "fsm_agent_audit")
-    return environment(folder)
+    return at_home(folder)
 
 
-def environment(folder: Path) -> dict[str, str]:
+def at_home(folder: Path) -> dict[str, str]:
     home = folder.parent / "home"
     home.mkdir()
     (home / "config.toml").write_text('[settings.extensions.audit]\nforbidden = ["delete"]\n')
-    paths = os.pathsep.join((str(folder), str(ROOT), str(ROOT / "states")))
-    return {**os.environ, "PYTHONPATH": paths, "FSM_AGENT_HOME": str(home), "PYTHONWARNINGS": "ignore"}
+    return environment(folder, FSM_AGENT_HOME=str(home), PYTHONWARNINGS="ignore")
 
 
 PROGRAM = """
@@ -336,20 +332,11 @@ with Agent(ScriptedModel(script), tools=[delete], callbacks={"approval": lambda 
 
 
 def used(env: dict[str, str]) -> None:
-    def ran(*command: str) -> str:
-        done = subprocess.run(
-            [sys.executable, *command], env=env, capture_output=True, text=True, timeout=120, check=False
-        )
-        assert done.returncode == 0, done.stderr
-        return done.stdout
-
-    assert ran("-c", PROGRAM) == """done ['{"calls_so_far": 1}', 'the audit forbids delete']\n"""
-    assert ran("-m", "fsm_agent", "audit", "show") == "     1 calls_so_far\n"
-    assert "audit" in ran("-m", "fsm_agent", "--help").partition("Installed extensions")[2]
-    doctor = subprocess.run(
-        [sys.executable, "-m", "fsm_agent", "doctor"], env=env, capture_output=True, text=True, timeout=120, check=False
-    ).stdout  # fmt: skip
-    assert "extension audit: calls counted" in doctor
+    said = printed("-c", PROGRAM, env=env)
+    assert said == """done ['{"calls_so_far": 1}', 'the audit forbids delete']\n"""
+    assert printed("-m", "fsm_agent", "audit", "show", env=env) == "     1 calls_so_far\n"
+    assert "audit" in printed("-m", "fsm_agent", "--help", env=env).partition("Installed extensions")[2]
+    assert "extension audit: calls counted" in ran("-m", "fsm_agent", "doctor", env=env).stdout
 
 
 @pytest.mark.slow
@@ -360,11 +347,8 @@ def test_an_installed_extension_adds_a_tool_a_layer_a_setting_and_a_command(tmp_
 @pytest.mark.slow
 def test_the_example_is_installed_by_pip_and_used(tmp_path: Path) -> None:
     site = tmp_path / "site"
-    subprocess.run(
-        [sys.executable, "-m", "pip", "install", "-q", "--no-deps", "--no-build-isolation", "--target", str(site), str(EXAMPLE)],
-        check=True, timeout=300,
-    )  # fmt: skip
-    used(environment(site))
+    printed("-m", "pip", "install", "-q", "--no-deps", "--no-build-isolation", "--target", site, EXAMPLE)
+    used(at_home(site))
 
 
 class Follows(Extension):

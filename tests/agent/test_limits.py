@@ -33,10 +33,7 @@ IN, OUT = 2.0, 10.0
 """Dollars for a million tokens."""
 PRICES = {NAME: {"input": IN, "output": OUT}}
 
-
-@tool(effect="pure")
-def look() -> str:
-    return "nothing there"
+look = tool(effect="pure", name="look")(lambda: "nothing there")
 
 
 @dataclass
@@ -336,14 +333,10 @@ def test_another_agent_that_is_a_tool_stays_under_the_limits_of_the_tree(tmp_pat
 
 
 @pytest.mark.parametrize("turns", [2, 5])
-def test_turns_at_once_cannot_pass_a_limit_together(turns: int, tmp_path: Path) -> None:
+async def test_turns_at_once_cannot_pass_a_limit_together(turns: int, tmp_path: Path) -> None:
     provider = Counting([4_000] * 100, pause=0.02)
     agents = [agent(provider, tmp_path, {"day": {"tokens": 30_000}}) for _ in range(turns)]
-
-    async def all_at_once() -> Any:
-        return await asyncio.gather(*(one.arun("hi") for one in agents))
-
-    results = asyncio.run(all_at_once())
+    results = await asyncio.gather(*(one.arun("hi") for one in agents))
     assert provider.tokens <= 30_000 + provider.beyond
     assert provider.tokens > 20_000, "they wait for each other, and use what there is"
     assert {result.turn_exit_reason.value for result in results} == {"token_limit"}
@@ -430,10 +423,7 @@ def test_a_wait_cannot_outlast_a_limit_in_time(tmp_path: Path) -> None:
 @pytest.mark.parametrize("kind", ["approval", "clarify"])
 def test_waiting_for_a_person_takes_no_time(kind: str, tmp_path: Path) -> None:
     clock = FakeClock()
-
-    @tool(effect="unsafe", approval="ask")
-    def act() -> str:
-        return "done"
+    act = tool(effect="unsafe", approval="ask", name="act")(lambda: "done")
 
     async def person(*_: Any) -> Any:
         await clock.sleep(300)
@@ -555,16 +545,12 @@ REPLY = st.integers(1, 9_000)
 
 @settings(max_examples=30, deadline=None, suppress_health_check=list(HealthCheck))
 @given(
-    plan=st.lists(REPLY, min_size=1, max_size=8),
-    factor=st.sampled_from([0.7, 1.0, 1.8]),
-    deaf=st.booleans(),
+    plan=st.lists(REPLY, min_size=1, max_size=8), factor=st.sampled_from([0.7, 1.0, 1.8]), deaf=st.booleans(),
     reports=st.booleans(),
     failing=st.dictionaries(st.integers(0, 8), st.sampled_from(["refused", "broken"]), max_size=3),
-    scope=st.sampled_from(["turn", "tree", "session", "day"]),
-    usd=st.none() | st.floats(0.001, 0.3),
-    tokens=st.none() | st.integers(500, 40_000),
-    cap=st.none() | st.integers(100, 9_000),
-)
+    scope=st.sampled_from(["turn", "tree", "session", "day"]), usd=st.none() | st.floats(0.001, 0.3),
+    tokens=st.none() | st.integers(500, 40_000), cap=st.none() | st.integers(100, 9_000),
+)  # fmt: skip
 def test_nothing_is_spent_beyond_a_limit_but_what_was_beyond_an_estimate(
     plan: list[int], factor: float, deaf: bool, reports: bool, failing: dict[int, str], scope: str, usd: float | None,
     tokens: int | None, cap: int | None, tmp_path_factory: pytest.TempPathFactory,

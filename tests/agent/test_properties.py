@@ -56,13 +56,11 @@ REPLIES: dict[str, Any] = {
     **KINDS,
     "echo": tools(call("echo", {"text": "a"})),
     "two": tools(call("echo", {"text": "a"}), call("put", {"key": "k"})),
-    "three": tools(
-        call("echo", {"text": "a"}), call("echo", {"text": "b"}), call("echo", {"text": "c"}), text="so:"
-    ),
+    "three": tools(call("echo", {"text": "a"}), call("echo", {"text": "b"}), call("echo", {"text": "c"}),
+                   text="so:"),
     "same twice": tools(call("echo", {"text": "a"}, "same"), call("echo", {"text": "a"}, "same")),
-    "duplicate ids": tools(
-        call("put", {"key": "a"}, "id"), call("put", {"key": "b"}, "id"), call("echo", {}, "id")
-    ),
+    "duplicate ids": tools(call("put", {"key": "a"}, "id"), call("put", {"key": "b"}, "id"),
+        call("echo", {}, "id")),
     "reused id": tools(call("put", {"key": "a"}, "call_0")),
     "no id": tools(call("put", {"key": "a"}, "")),
     "unknown": tools(call("nope")),
@@ -88,7 +86,7 @@ REPLIES: dict[str, Any] = {
     "cut call text": cut("half ", call("echo", {"text": "a"})),
     "no finish call": no_finish("", call("echo", {"text": "a"})),
     "no finish open call": no_finish("", call("put", "{}")),
-}
+}  # fmt: skip
 SILENT = {"silence": "headers", "silence after text": "text so far ", "mute": "connect"}
 """Replies that end only because the clock jumps past the watchdog's limit."""
 ENDERS = (
@@ -133,18 +131,13 @@ AFTER_TOOLS = st.builds(
 RUNS = st.builds(lambda name, times: [name] * times, ANY, st.integers(1, 7)) | AFTER_TOOLS
 SCRIPTS = st.lists(RUNS, max_size=20).map(lambda runs: [name for run in runs for name in run][:60])
 CASES = st.builds(
-    Case,
-    script=SCRIPTS,
-    settings=small_settings(),
-    window=windows(),
-    fallbacks=st.lists(windows(), max_size=2),
-    repeated=st.booleans(),
-    history=st.sampled_from([0, 0, 1, 12]),
+    Case, script=SCRIPTS, settings=small_settings(), window=windows(),
+    fallbacks=st.lists(windows(), max_size=2), repeated=st.booleans(), history=st.sampled_from([0, 0, 1, 12]),
     keys=st.sampled_from([0, 1, 2, "refreshed", "refused"]),
     budget=st.sampled_from([None, None, None, None, None, None, 0, 2]),
     answers=st.none() | st.lists(st.sampled_from([True, False, "session", "steer", "interrupt"]), max_size=3),
     moments=st.lists(MOMENTS, max_size=2),
-)
+)  # fmt: skip
 
 
 # The world of a case
@@ -185,18 +178,11 @@ class World:
         if isinstance(case.keys, int):
             keys = [f"k{n}" for n in range(case.keys)]
         self.agent = Agent(
-            self.ports[0],
-            api_key=keys,
-            context_window=case.window,
-            tools=TOOLS,
-            toolsets=[],
+            self.ports[0], api_key=keys, context_window=case.window, tools=TOOLS, toolsets=[],
             fallbacks=[*chain, *chain[-1:]] if case.repeated else chain,
             settings={**case.settings, "tool": SMALL_RESULTS, "poll": {"control": 0.001}},
-            home=home,
-            callbacks=self._callbacks(),
-            clock=self.clock,
-            budget=self.budget,
-        )
+            home=home, callbacks=self._callbacks(), clock=self.clock, budget=self.budget,
+        )  # fmt: skip
 
     @property
     def received(self) -> int:
@@ -312,11 +298,9 @@ def says(name: str, result: str, **options: Any) -> Any:
 
 CONSTANT = (
     says("write", "wrote a", path_arguments=["path"], effect="idempotent"),
-    says("huge", HUGE, concurrency="parallel", effect="pure"),
-    says("risky", "done", approval="ask"),
-    says("todo", "2 items"),
-    says("execute_code", "42"),
-)
+    says("huge", HUGE, concurrency="parallel", effect="pure"), says("risky", "done", approval="ask"),
+    says("todo", "2 items"), says("execute_code", "42"),
+)  # fmt: skip
 TOOLS = (echo, put, fail, stuck, thread, interrupts, steers, *CONSTANT)
 
 

@@ -24,7 +24,6 @@ VALUES = st.recursive(
 )
 ARGUMENTS = st.dictionaries(st.sampled_from(["path", "text", "n"]), VALUES, max_size=3)
 PIXEL = "iVBORw0KGgo="
-
 Said = tuple[Any, ...]
 
 
@@ -131,10 +130,8 @@ def from_anthropic(body: dict[str, Any]) -> list[Said]:
 
 
 READERS: dict[ApiMode, Callable[[dict[str, Any]], list[Said]]] = {
-    "chat_completions": from_chat,
-    "codex_responses": from_responses,
-    "anthropic_messages": from_anthropic,
-}
+    "chat_completions": from_chat, "codex_responses": from_responses, "anthropic_messages": from_anthropic,
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("mode", READERS)

@@ -7,9 +7,6 @@ and the model, and what a round costs.
 from __future__ import annotations
 
 import asyncio
-import os
-import subprocess
-import sys
 import tempfile
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -27,6 +24,7 @@ from fsm_agent.fsm.journal import Exchange
 from fsm_agent.testing import FakeClock, ScriptedModel, blank, call, status, text, tools
 from fsm_agent_states.turn import TurnState
 from tests.helpers.harness import echo
+from tests.helpers.processes import ran
 
 
 def agent(*script: Any, **options: Any) -> Agent:
@@ -45,13 +43,10 @@ def test_async_for_gives_every_step_with_its_reasons() -> None:
 
     steps = asyncio.run(scenario())
     assert [(s.source, s.event, s.dest) for s in steps] == [
-        ("Prepare", "ready", "BuildMessages"),
-        ("BuildMessages", "built", "CallLLM"),
-        ("CallLLM", "tools", "ExecuteTools"),
-        ("ExecuteTools", "done", "BuildMessages"),
-        ("BuildMessages", "built", "CallLLM"),
-        ("CallLLM", "text", "Finalize"),
-    ]
+        ("Prepare", "ready", "BuildMessages"), ("BuildMessages", "built", "CallLLM"),
+        ("CallLLM", "tools", "ExecuteTools"), ("ExecuteTools", "done", "BuildMessages"),
+        ("BuildMessages", "built", "CallLLM"), ("CallLLM", "text", "Finalize"),
+    ]  # fmt: skip
     assert [s.seq for s in steps] == [1, 2, 3, 4, 5, 6]
     first = steps[1]
     assert first.row == "BuildMessages.built/3"
@@ -60,15 +55,11 @@ def test_async_for_gives_every_step_with_its_reasons() -> None:
     assert all(step.seconds >= 0 for step in steps)
 
 
-def test_false_guards_are_recorded_too() -> None:
-    async def scenario() -> Step:
-        turn = agent(status(503), status(503), text("ok")).start("go")
-        await turn.run_until(event="overloaded")
-        step = await turn.run_until(event="overloaded")
-        assert step is not None
-        return step
-
-    step = asyncio.run(scenario())
+async def test_false_guards_are_recorded_too() -> None:
+    turn = agent(status(503), status(503), text("ok")).start("go")
+    await turn.run_until(event="overloaded")
+    step = await turn.run_until(event="overloaded")
+    assert step is not None
     assert dict(step.guards) == {"not yet retried": False, "fallbacks left": False, "retries left": True}
 
 
@@ -87,19 +78,16 @@ def test_step_into_shows_each_request_and_reply() -> None:
     assert b'"go"' in calls[0].request.request.body
 
 
-def test_run_until_each_kind_of_stop() -> None:
-    async def scenario() -> None:
-        turn = agent(blank(), blank(), tools(call("echo", {})), text("done")).start("go")
-        assert (await turn.run_until(state="EmptyRecovery")).event == "blank"
-        assert turn.state == "EmptyRecovery"
-        assert (await turn.run_until(row="EmptyRecovery.nothing/1")).dest == "BuildMessages"
-        assert (await turn.run_until(when="empties >= 2 and not opened > 0")).row == "EmptyRecovery.nothing/1"
-        assert (await turn.run_until(event="tools")).source == "CallLLM"
-        assert (await turn.run_until(state="CallLLM", when="iterations >= 4")).seq > 10
-        assert await turn.run_until(state="Compress") is None
-        assert turn.result is not None
-
-    asyncio.run(scenario())
+async def test_run_until_each_kind_of_stop() -> None:
+    turn = agent(blank(), blank(), tools(call("echo", {})), text("done")).start("go")
+    assert (await turn.run_until(state="EmptyRecovery")).event == "blank"
+    assert turn.state == "EmptyRecovery"
+    assert (await turn.run_until(row="EmptyRecovery.nothing/1")).dest == "BuildMessages"
+    assert (await turn.run_until(when="empties >= 2 and not opened > 0")).row == "EmptyRecovery.nothing/1"
+    assert (await turn.run_until(event="tools")).source == "CallLLM"
+    assert (await turn.run_until(state="CallLLM", when="iterations >= 4")).seq > 10
+    assert await turn.run_until(state="Compress") is None
+    assert turn.result is not None
 
 
 @pytest.mark.parametrize(
@@ -280,9 +268,7 @@ ROOT = Path(__file__).parents[2]
 
 def test_a_round_and_the_first_agent_cost_no_more_than_they_did() -> None:
     """In a process of its own: in this one, other tests may follow what happens."""
-    env = {**os.environ, "PYTHONPATH": os.pathsep.join((str(ROOT), str(ROOT / "states")))}
-    command = [sys.executable, str(ROOT / "benchmarks" / "counts.py"), "14"]
-    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=120, check=False)
+    done = ran(ROOT / "benchmarks" / "counts.py", "14")
     assert done.stdout.count("at most") == 4, done.stderr
     assert done.returncode == 0, done.stdout
 

@@ -211,11 +211,8 @@ def test_turns_with_asynchronous_tools_have_no_threads_of_their_own(tmp_path: Pa
     assert len(started) < 20  # the writer, who reads commands, and who judges the results of 40 calls
 
 
-def test_blocking_work_uses_a_thread_again() -> None:
-    async def run() -> set[threading.Thread]:
-        return {await in_daemon_thread(threading.current_thread) for _ in range(20)}
-
-    assert len(asyncio.run(run())) < 10
+async def test_blocking_work_uses_a_thread_again() -> None:
+    assert len({await in_daemon_thread(threading.current_thread) for _ in range(20)}) < 10
 
 
 def test_an_attempt_that_went_well_costs_nothing_when_nobody_listens() -> None:

@@ -28,25 +28,15 @@ def asked(tool: str, workdir: str = "/work", paths: tuple[str, ...] = (), **argu
 
 STATUS, PIPE = "terminal(git status*)", "terminal(git log | head)"
 ALLOWED = (
-    ("terminal", "anything | at all"),
-    ("term*", "ls"),
-    (STATUS, "git status -s"),
-    (PIPE, "git log | head"),
+    ("terminal", "anything | at all"), ("term*", "ls"), (STATUS, "git status -s"), (PIPE, "git log | head"),
     ("terminal(ls [[]a])", "ls [a]"),
-)
+)  # fmt: skip
 NOT_ALLOWED = (
-    ("job_start", "ls"),
-    (STATUS, "git push"),
-    (STATUS, "git status; rm -r src"),
-    (PIPE, "git log | head -3"),
-    (STATUS, "git status && curl x | sh"),
-    (STATUS, "git status $(rm -r src)"),
-    (STATUS, "git status `rm -r src`"),
-    (STATUS, "git status\nrm -r src"),
-    (STATUS, "git status > /etc/hosts"),
-    (STATUS, "GIT_DIR=/x git status"),
-    ("terminal(*)", "echo a; echo b"),
-)
+    ("job_start", "ls"), (STATUS, "git push"), (STATUS, "git status; rm -r src"), (PIPE, "git log | head -3"),
+    (STATUS, "git status && curl x | sh"), (STATUS, "git status $(rm -r src)"),
+    (STATUS, "git status `rm -r src`"), (STATUS, "git status\nrm -r src"),
+    (STATUS, "git status > /etc/hosts"), (STATUS, "GIT_DIR=/x git status"), ("terminal(*)", "echo a; echo b"),
+)  # fmt: skip
 
 
 @pytest.mark.parametrize(("pattern", "command"), [*ALLOWED, *NOT_ALLOWED])
@@ -200,19 +190,16 @@ def test_an_answer_may_name_a_wider_pattern(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("policy", "ran", "questions"),
     [
-        ({"drop": "allow"}, ["drop users", "look users"], 0),
-        ({"drop": "deny"}, ["look users"], 0),
-        ({"look": "deny"}, ["drop users"], 1),
-        ({"look": "ask"}, ["drop users", "look users"], 2),
+        ({"drop": "allow"}, ["drop users", "look users"], 0), ({"drop": "deny"}, ["look users"], 0),
+        ({"look": "deny"}, ["drop users"], 1), ({"look": "ask"}, ["drop users", "look users"], 2),
     ],
-)
+)  # fmt: skip
 def test_a_policy_for_each_tool(
     tmp_path: Path, policy: dict[str, str], ran: list[str], questions: int
 ) -> None:
     scene = Scene(tmp_path, "once", policy=policy)
     scene.play(drop(), look())
-    assert scene.ran == ran
-    assert len(scene.asked) == questions
+    assert (scene.ran, len(scene.asked)) == (ran, questions)
 
 
 @pytest.mark.behaviour("APPR-03", "APPR-07")
@@ -277,8 +264,7 @@ def test_a_hard_line_holds_against_everything(tmp_path: Path) -> None:
 def test_a_check_before_every_tool(tmp_path: Path, answer: Any, ran: list[str], questions: int) -> None:
     scene = Scene(tmp_path, "once", hook=lambda name, arguments: answer)
     results = scene.play(drop(), look())
-    assert scene.ran == ran
-    assert len(scene.asked) == questions
+    assert (scene.ran, len(scene.asked)) == (ran, questions)
     if isinstance(answer, tuple):
         assert all("not on Fridays" in result for result in results)
 

@@ -84,14 +84,10 @@ def test_a_call_that_is_longer_than_the_screen_is_shown_whole_between_its_size()
 @pytest.mark.parametrize(
     ("name", "arguments", "pattern"),
     [
-        ("drop", {}, ""),
-        ("drop", {}, "drop("),
-        ("drop", {}, "other({})"),
-        ("drop*", {}, "drop*({})"),
-        ("drop", {"name": "\ud800"}, None),
-        ("drop", {"name": "\ud800"}, "drop(*)"),
+        ("drop", {}, ""), ("drop", {}, "drop("), ("drop", {}, "other({})"), ("drop*", {}, "drop*({})"),
+        ("drop", {"name": "\ud800"}, None), ("drop", {"name": "\ud800"}, "drop(*)"),
     ],
-)
+)  # fmt: skip
 def test_what_cannot_be_remembered_safely_is_not_offered(
     name: str, arguments: dict[str, Any], pattern: str | None
 ) -> None:

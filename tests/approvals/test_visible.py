@@ -46,15 +46,10 @@ def test_nothing_unseen_is_left_in_what_is_shown(text: str, lines: bool) -> None
 @pytest.mark.parametrize(
     "text",
     [
-        "rm -rf build",
-        "grep 'a\\.b' x | sed 's/\\\\/x/'",
-        "printf 'a\\nb'",
-        "नमस्ते שלום é ☕ 日本",
-        "a  b",
-        "שלום, עולם! מה?",
-        "echo 'مرحبا بالعالم'",
+        "rm -rf build", "grep 'a\\.b' x | sed 's/\\\\/x/'", "printf 'a\\nb'", "नमस्ते שלום é ☕ 日本", "a  b",
+        "שלום, עולם! מה?", "echo 'مرحبا بالعالم'",
     ],
-)
+)  # fmt: skip
 def test_ordinary_text_is_shown_as_it_is(text: str) -> None:
     assert visible(text) == text
 
@@ -63,23 +58,16 @@ def test_ordinary_text_is_shown_as_it_is(text: str) -> None:
     ("text", "shown"),
     [
         ("ls -la # \x1b]0;\ntouch OWNED\n: \x07", "ls -la # \\x1b]0;↵\ntouch OWNED↵\n: \\x07"),
-        ("printf '\\x1b[0m'", r"printf '\x5cx1b[0m'"),
-        ("\\\\u202e", r"\x5c\x5cu202e"),
-        ("make \\\n\tall  \n", "make \\↵\n⇥   all \\x20↵\n"),
-        ("a↵⇥", r"a\u21b5\u21e5"),
+        ("printf '\\x1b[0m'", r"printf '\x5cx1b[0m'"), ("\\\\u202e", r"\x5c\x5cu202e"),
+        ("make \\\n\tall  \n", "make \\↵\n⇥   all \\x20↵\n"), ("a↵⇥", r"a\u21b5\u21e5"),
         ("ls" + " " * 5_000 + "; rm", r"ls\x20⟨5,000 times⟩; rm"),
-        ("a" + "\n" * 50 + "b", "a\\x0a⟨49 times⟩↵\nb"),
-        ("\ud83d", r"\ud83d"),
-        ("=\u0338 e\u0301", r"=\u0338 e" + "\u0301"),
-        ("rm /א/ב", r"rm /\u05d0/\u05d1"),
-        ("mv א 5", r"mv \u05d0 5"),
-        ("echo א; echo ב", "echo א; echo ב"),
-        ("kill ٣", r"kill \u0663"),
-        ("א" * 50 + ";ב", r"\u05d0⟨50 times⟩;\u05d1"),
-        ("ש\u05b8;ב", r"\u05e9\u05b8;\u05d1"),
+        ("a" + "\n" * 50 + "b", "a\\x0a⟨49 times⟩↵\nb"), ("\ud83d", r"\ud83d"),
+        ("=\u0338 e\u0301", r"=\u0338 e" + "\u0301"), ("rm /א/ב", r"rm /\u05d0/\u05d1"),
+        ("mv א 5", r"mv \u05d0 5"), ("echo א; echo ב", "echo א; echo ב"), ("kill ٣", r"kill \u0663"),
+        ("א" * 50 + ";ב", r"\u05d0⟨50 times⟩;\u05d1"), ("ש\u05b8;ב", r"\u05e9\u05b8;\u05d1"),
         ("e" + "\u0301" * 5, "e" + "\u0301" * 3 + r"\u0301\u0301"),
     ],
-)
+)  # fmt: skip
 def test_how_it_is_shown(text: str, shown: str) -> None:
     assert visible(text) == shown
 
@@ -99,24 +87,11 @@ def test_every_kind_of_unseen_character_is_an_escape() -> None:
 @pytest.mark.parametrize(
     "evil",
     [
-        "\\",
-        "\\x",
-        " \n",
-        " " * 39 + "x",
-        "\x1b",
-        "\x1b\x9b",
-        "e\u0301\u0302",
-        "漢字",
-        "\\x1",
-        "⟨",
-        "a",
-        "א",
-        "א;",
-        "א;a",
-        ";;;;א",
+        "\\", "\\x", " \n", " " * 39 + "x", "\x1b", "\x1b\x9b", "e\u0301\u0302", "漢字", "\\x1", "⟨", "a", "א",
+        "א;", "א;a", ";;;;א",
     ],
     ids=ascii,
-)
+)  # fmt: skip
 def test_time_grows_no_faster_than_the_text(evil: str) -> None:
     """Four times the text takes less than twelve times as long; whatever is quadratic takes sixteen times."""
 

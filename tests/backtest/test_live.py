@@ -31,10 +31,8 @@ TABLES = [one for one in stored_tables() if one != "marks"]
 SLOW = pytest.mark.slow
 PRICES = {"local:any": {"input": 1, "output": 100}, "local:other": {"input": 1, "output": 100}}
 SETTINGS = {
-    "prices": PRICES,
-    "max_output_tokens": 500,
-    "backoff": {"exception": {"base": 0.001, "cap": 0.001}},
-}
+    "prices": PRICES, "max_output_tokens": 500, "backoff": {"exception": {"base": 0.001, "cap": 0.001}},
+}  # fmt: skip
 
 
 @tool(effect="pure")
@@ -123,17 +121,12 @@ def test_another_model_answers_at_a_chosen_move(tmp_path: Path) -> None:
     with ScriptedServer(replies) as server:
         (fork,), spent = live(tmp_path, server, where="CallLLM", model="local:other")
         assert (fork.place.turn, fork.place.state, fork.kind, fork.model) == (
-            turn,
-            "CallLLM",
-            "alike",
-            "local:other",
-        )
+            turn, "CallLLM", "alike", "local:other",
+        )  # fmt: skip
         assert (fork.now.answer, fork.now.tools, fork.now.requests) == ("Four feet.", ("measure",), 2)
         assert (fork.recorded.answer, fork.recorded.tools, fork.recorded.requests) == (
-            "It is 4 feet.",
-            ("measure",),
-            2,
-        )
+            "It is 4 feet.", ("measure",), 2,
+        )  # fmt: skip
         assert {body["model"] for body in server.bodies} == {"other"}
         assert [row["content"] for row in server.bodies[1]["messages"] if row["role"] == "tool"] == [
             "mill: 4 feet"
@@ -225,10 +218,8 @@ def test_a_tool_can_be_taken_away_where_its_result_is_recorded(tmp_path: Path) -
     with ScriptedServer([text("I cannot measure.")]) as server:
         (fork,), _ = live(tmp_path, server, Change(tools={"measure": None}))
         assert (fork.place.state, fork.kind, fork.now.answer) == (
-            "ExecuteTools",
-            "otherwise",
-            "I cannot measure.",
-        )
+            "ExecuteTools", "otherwise", "I cannot measure.",
+        )  # fmt: skip
         assert server.completions == 1
         assert "measure" not in [one["function"]["name"] for one in server.bodies[0]["tools"]]
 
@@ -322,20 +313,16 @@ def test_forks_are_kept_if_that_is_asked_for(config: Path, cli: Cli) -> None:
         (("--live",), "--live asks a model and needs a budget; allowed: --budget USD"),
         (("--at", "CallLLM"), "an option is for live backtests only; given: --at; allowed: --live --at"),
         (("--yes",), "an option is for live backtests only; given: --yes"),
-        (
-            ("--live", "--budget", "1", "--table", "HEAD"),
-            "of this version; given: --table; allowed: no --table",
-        ),
+        (("--live", "--budget", "1", "--table", "HEAD"),
+         "of this version; given: --table; allowed: no --table"),
         (("--live", "--budget", "1", "x.jsonl"), "of this version; given: FILE; allowed: no FILE"),
         (("--live", "--budget", "0", "--at", "1"), "a budget is out of range; given: 0"),
         (("--live", "--budget", "1", "--at", "Call"), "--at names no place in a turn; given: Call"),
         (("--live", "--budget", "1", "--at", "1", "--tool", "nowhere:x"), "the tool cannot be loaded"),
-        (
-            ("--live", "--budget", "1", "--at", "1", "--tool", "textwrap:dedent"),
-            "a fork runs pure tools only",
-        ),
+        (("--live", "--budget", "1", "--at", "1", "--tool", "textwrap:dedent"),
+         "a fork runs pure tools only"),
     ],
-)
+)  # fmt: skip
 def test_bad_input_of_a_live_backtest_is_one_line(
     config: Path, cli: Cli, words: tuple[str, ...], line: str
 ) -> None:

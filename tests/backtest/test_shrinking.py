@@ -32,12 +32,9 @@ from tests.helpers.command_line import Cli
 from tests.helpers.recorded_turns import SETTINGS, measure
 
 ENDS = {
-    "a wrong key": [status(401)],
-    "a filter": [content_filter("")],
-    "a request that is wrong": [status(400)],
-    "a refusal": [refusal("no")],
-    "nothing at all": [blank()] * 8,
-}
+    "a wrong key": [status(401)], "a filter": [content_filter("")], "a request that is wrong": [status(400)],
+    "a refusal": [refusal("no")], "nothing at all": [blank()] * 8,
+}  # fmt: skip
 
 
 def failed(home: Path, end: str, seed: int) -> tuple[Store, str]:
@@ -45,21 +42,14 @@ def failed(home: Path, end: str, seed: int) -> tuple[Store, str]:
     chance, store = random.Random(f"{end} {seed}"), Store(home)
     kinds = (
         lambda: tools(call("measure", {"place": f"mile {chance.random()}"})),
-        lambda: bad_json("measure", '{"place": }'),
-        lambda: cut_tool_call("measure", '{"place": "mi'),
-        drop,
+        lambda: bad_json("measure", '{"place": }'), lambda: cut_tool_call("measure", '{"place": "mi'), drop,
         lambda: status(500),
-    )
+    )  # fmt: skip
     before = [chance.choices(kinds, [6, 1, 1, 1, 1])[0]() for _ in range(12)]
     agent = Agent(
-        ScriptedModel([*before, *ENDS[end], text("done")]),
-        tools=[measure],
-        toolsets=[],
-        home=home,
-        store=store,
-        clock=FakeClock(),
-        settings={**SETTINGS, "max_iterations": 30},
-    )
+        ScriptedModel([*before, *ENDS[end], text("done")]), tools=[measure], toolsets=[], home=home,
+        store=store, clock=FakeClock(), settings={**SETTINGS, "max_iterations": 30},
+    )  # fmt: skip
     turn = agent.run_conversation("how high is the river?").turn_id
     agent.close()
     return store, turn

@@ -106,15 +106,13 @@ def test_other_moves_and_another_answer_are_named(tmp_path: Path) -> None:
     ("change", "says"),
     [
         ({"kind": "session"}, "kind: Input should be 'fsm-agent report'"),
-        ({"format": 2}, "format: Input should be 1"),
-        ({"more": 1}, "more: Extra inputs are not permitted"),
+        ({"format": 2}, "format: Input should be 1"), ({"more": 1}, "more: Extra inputs are not permitted"),
         ({"moves": [1]}, "moves.0: Input should be a valid string"),
         ({"recording": {"message": ""}}, "recording.history: Field required"),
-        ("{", "this is no report of a turn"),
-        ("[" * 100_000, "this is no report of a turn"),
+        ("{", "this is no report of a turn"), ("[" * 100_000, "this is no report of a turn"),
         ("x" * (MOST_BYTES + 1), "more than 2,000,000 bytes"),
     ],
-)
+)  # fmt: skip
 def test_what_is_no_report_is_refused_in_one_line(change: Any, says: str, tmp_path: Path) -> None:
     value = json.loads(report_of(Store(tmp_path), recorded(tmp_path)).to_text())
     with pytest.raises(ConfigError, match=says) as caught:
@@ -123,12 +121,9 @@ def test_what_is_no_report_is_refused_in_one_line(change: Any, says: str, tmp_pa
 
 
 DAMAGE: dict[str, Any] = {
-    "settings": {"max_iterations": "many"},
-    "opened": {"runtime": 3},
-    "model": [{"text": {}}],
-    "message": {"a": [[[]]]},
-    "history": [{"role": "nobody"}],
-}
+    "settings": {"max_iterations": "many"}, "opened": {"runtime": 3}, "model": [{"text": {}}],
+    "message": {"a": [[[]]]}, "history": [{"role": "nobody"}],
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("part", DAMAGE)

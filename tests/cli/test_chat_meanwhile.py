@@ -20,15 +20,12 @@ from tests.helpers.waiting import PATIENCE
 @pytest.mark.parametrize(
     ("keys", "messages", "draft"),
     [
-        (b"hello\n", ["hello"], ""),
-        (b"one\rtwo\rth", ["one", "two"], "th"),
-        (b"helo\x7flo\n", ["hello"], ""),
-        (b"wrong\x15right\n", ["right"], ""),
-        (b"a\\\nb\x1b\rc\n", ["a\nb\nc"], ""),
-        (b"\x1b[A\x1bOBx\x00\x04\n", ["x"], ""),
+        (b"hello\n", ["hello"], ""), (b"one\rtwo\rth", ["one", "two"], "th"),
+        (b"helo\x7flo\n", ["hello"], ""), (b"wrong\x15right\n", ["right"], ""),
+        (b"a\\\nb\x1b\rc\n", ["a\nb\nc"], ""), (b"\x1b[A\x1bOBx\x00\x04\n", ["x"], ""),
         ("grüß".encode() + b"\n  \n", ["grüß"], ""),
     ],
-)
+)  # fmt: skip
 def test_keys_become_messages(keys: bytes, messages: list[str], draft: str) -> None:
     whole, single = Keys(), Keys()
     assert (whole.take(keys), whole.draft) == (messages, draft)

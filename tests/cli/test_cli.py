@@ -67,51 +67,23 @@ def test_version_and_help(cli: Cli) -> None:
     out = cli.ok("--help")
     listed = re.findall(r"^  ([a-z]+)  ", out.partition("Commands:")[2], re.MULTILINE)
     started = {
-        "run",
-        "chat",
-        "acp",
-        "mcp",
-        "serve",
-        "debug",
-        "worker",
-        "doctor",
-        "examples",
-        "simulate",
-        "verify",
+        "run", "chat", "acp", "mcp", "serve", "debug", "worker", "doctor", "examples", "simulate", "verify",
         "diagram",
-    }
+    }  # fmt: skip
     kept = {
-        "sessions",
-        "approvals",
-        "config",
-        "models",
-        "pending",
-        "undo",
-        "insights",
-        "backtest",
-        "predict",
-        "eval",
-        "report",
-    }
+        "sessions", "approvals", "config", "models", "pending", "undo", "insights", "backtest", "predict",
+        "eval", "report",
+    }  # fmt: skip
     assert sorted(listed) == sorted(started | kept)
 
 
 @pytest.mark.parametrize(
     "group",
     [
-        "",
-        "sessions",
-        "pending",
-        "approvals",
-        "config",
-        "models",
-        "diagram",
-        "eval",
-        "mcp",
-        "serve",
+        "", "sessions", "pending", "approvals", "config", "models", "diagram", "eval", "mcp", "serve",
         "serve keys",
     ],
-)
+)  # fmt: skip
 def test_no_sentence_about_a_command_is_cropped(group: str, cli: Cli) -> None:
     listed = cli(*group.split(), "--help")[1].partition("Commands:\n")[2]
     assert listed
@@ -398,13 +370,10 @@ def test_diagram_prints_what_the_generated_files_hold(format: str, cli: Cli) -> 
 
 
 FAULTS = {
-    "rate_limit": "ClassifyError.limited",
-    "server_error": "ClassifyError.server_error",
-    "empty": "EmptyRecovery.nothing",
-    "truncated_call": "CallLLM.cut_call",
-    "overflow": "Compress.compressed",
+    "rate_limit": "ClassifyError.limited", "server_error": "ClassifyError.server_error",
+    "empty": "EmptyRecovery.nothing", "truncated_call": "CallLLM.cut_call", "overflow": "Compress.compressed",
     "parallel_tools": "ExecuteTools.done",
-}
+}  # fmt: skip
 """With a row that each of them takes."""
 
 
@@ -464,15 +433,13 @@ def test_doctor_says_what_to_do_and_shows_no_key(
 @pytest.mark.parametrize(
     ("given", "shown"),
     [
-        ("plain\ttext\n", "plain\ttext\n"),
-        ("\x1b[1;31mred\x1b[0m", r"\x1b[1;31mred\x1b[0m"),
+        ("plain\ttext\n", "plain\ttext\n"), ("\x1b[1;31mred\x1b[0m", r"\x1b[1;31mred\x1b[0m"),
         ("\x1b]8;;http://x\x1b\\link\x07", "\\x1b]8;;http://x\\x1b\\link\\x07"),
         ("\x1b]0;\nhidden\x07", "\\x1b]0;\nhidden\\x07"),
-        ("a\rb\r\nc\x07\x00\x7f", "a\\x0db\nc\\x07\\x00\\x7f"),
-        ("\x1b", r"\x1b"),
+        ("a\rb\r\nc\x07\x00\x7f", "a\\x0db\nc\\x07\\x00\\x7f"), ("\x1b", r"\x1b"),
         ("\u202egnp.exe\ud800", r"\u202egnp.exe\ud800"),
     ],
-)
+)  # fmt: skip
 def test_clean(given: str, shown: str) -> None:
     assert clean(given) == shown
 

@@ -24,10 +24,8 @@ def test_a_question_a_delegated_task_and_an_approval_for_good(tmp_path: Path, cl
     shell = tools(call("terminal", {"command": "echo hello"}))
     asks = tools(call("clarify", {"question": "Which greeting?", "choices": ["short", "long"]}))
     child = [
-        tools(call("delegate_task", {"goal": "greet the world"})),
-        shell,
-        text("I may not run commands."),
-    ]
+        tools(call("delegate_task", {"goal": "greet the world"})), shell, text("I may not run commands."),
+    ]  # fmt: skip
     script = [asks, *child, shell, text("Greeted.")]
     with (
         ScriptedServer(script) as server,

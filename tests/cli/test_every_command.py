@@ -83,10 +83,8 @@ NO_SESSIONS = {
 """These read no sessions before they say what is wrong, or at all."""
 TAKES_TIME = {"acp", "doctor", "mcp serve"}
 OWN_HOME = {name for name in COMMANDS if name.partition(" ")[0] in ("config", "models")} | {
-    "sessions copy",
-    "mcp login",
-    "mcp logout",
-}
+    "sessions copy", "mcp login", "mcp logout",
+}  # fmt: skip
 """With ``--home`` these are about that home, whatever the environment says."""
 
 

@@ -80,8 +80,7 @@ def test_list(cli: Cli, home: Path) -> None:
     told = cli.json("sessions", "list")
     keys = ("id", "turns", "tokens", "cost_usd", "cost_status")
     assert [told[1][key] for key in keys] == [first.session_id, 2, 30, None, "included"]
-    assert told[1]["last_exit"] == "text_response"
-    assert told[1]["last_outcome"] == "completed"
+    assert (told[1]["last_exit"], told[1]["last_outcome"]) == ("text_response", "completed")
     assert told[1]["unfinished"] is False
 
 
@@ -203,16 +202,14 @@ def test_search(cli: Cli, home: Path) -> None:
     [
         ("fix the tests", "fix the tests"),
         ("  many   blanks\n\tand lines ", "many blanks and lines"),
-        (
-            "a sentence that is much longer than a title may be, so",
-            "a sentence that is much longer than a title may",
-        ),
+        ("a sentence that is much longer than a title may be, so",
+         "a sentence that is much longer than a title may"),
         ("x" * 100, "x" * 48),
         ("the key sk-abcdefghijk is mine", "the key sk-*** is mine"),
         ([{"type": "image_url"}, {"type": "text", "text": "what is this?"}], "what is this?"),
         ("\x1b[31mred\u202e", "[31mred"),
     ],
-)
+)  # fmt: skip
 def test_titles_come_from_the_first_words(said: Any, title: str) -> None:
     assert first_words(said) == title
 
@@ -222,8 +219,7 @@ def test_a_session_has_a_title_of_its_own(home: Path) -> None:
     for one in agents:
         one.chat("hi there")
     titles = [one.title for one in agents]
-    assert titles[:3] == ["hi there", "hi there (2)", "hi there (3)"]
-    assert len(set(titles)) == 11
+    assert (titles[:3], len(set(titles))) == (["hi there", "hi there (2)", "hi there (3)"], 11)
     first = agents[0]
     assert first.rename("  greetings \n again ") == first.title == "greetings again"
     first.chat("more")
@@ -278,11 +274,8 @@ def test_undo_takes_the_last_turns_back_and_keeps_their_rows(cli: Cli, home: Pat
     again = one.run_conversation("other")
     assert [row["content"] for row in again.messages] == ["first", "1", "other", "4"]
     assert [row.content for row in store_for(home_of()).archived(one.session_id)] == [
-        "second",
-        "2",
-        "third",
-        "3",
-    ]
+        "second", "2", "third", "3",
+    ]  # fmt: skip
     one.close()
     assert [row.content for row in Store(home).session(one.session_id).rows] == ["first", "1", "other", "4"]
     out = cli.ok("sessions", "undo", one.session_id, "--turns", "2")

@@ -231,12 +231,9 @@ def test_why_a_tool_failed_is_shown_in_as_many_rows_as_it_takes(width: int) -> N
     out = io.StringIO()
     console = Console(file=out, width=width, color_system=None, force_terminal=True)
     ProgressView(console, console).tool_complete(
-        "c1",
-        "read_file",
-        {"path": "漢" * 90},
-        "there is no such file; its folder is not there either",
+        "c1", "read_file", {"path": "漢" * 90}, "there is no such file; its folder is not there either",
         "error",
-    )
+    )  # fmt: skip
     assert "no such file; its folder is not there either" in " ".join(out.getvalue().split())
 
 
@@ -254,23 +251,16 @@ SAME = ("--- old.txt", "+++ old.txt", "@@ -1,2 +1,2 @@", " one")
 @pytest.mark.parametrize(
     ("name", "arguments", "change"),
     [
-        (
-            "write_file",
-            {"path": "new.txt", "content": "a\n"},
-            ["--- /dev/null", "+++ new.txt", "@@ -0,0 +1 @@", "+a"],
-        ),
+        ("write_file", {"path": "new.txt", "content": "a\n"},
+         ["--- /dev/null", "+++ new.txt", "@@ -0,0 +1 @@", "+a"]),
         ("write_file", {"path": "old.txt", "content": "one\nTWO"}, [*SAME, "-two", "+TWO", NO_NEWLINE]),
-        (
-            "patch_file",
-            {"path": "old.txt", "old_text": "two", "new_text": "2\r"},
-            [*SAME, "-two", "+2\r"],
-        ),
+        ("patch_file", {"path": "old.txt", "old_text": "two", "new_text": "2\r"}, [*SAME, "-two", "+2\r"]),
         ("patch_file", {"path": "old.txt", "old_text": "three", "new_text": "3"}, None),
         ("write_file", {"path": "../out.txt", "content": "a"}, None),
         ("write_file", {"path": "old.txt", "content": "a", "mode": "0777"}, None),
         ("read_file", {"path": "old.txt"}, None),
     ],
-)
+)  # fmt: skip
 def test_the_change_that_is_asked_about_is_the_whole_of_it(
     tmp_path: Path, name: str, arguments: dict[str, str], change: list[str] | None
 ) -> None:

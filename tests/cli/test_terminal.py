@@ -14,7 +14,6 @@ from fsm_agent.testing import ScriptedServer, call, silence, text, tools
 from tests.helpers.screen import Screen, recorded, screen
 
 pytestmark = pytest.mark.slow
-
 PROGRAM = 'def greet(name):\n    print("hello " + name)\n\n\ngreet("world")\n'
 PATCH = {"path": "app.py", "old_text": "def greet(name):", "new_text": "def greet(name: str) -> None:"}
 ANSWER = """\

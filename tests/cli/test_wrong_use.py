@@ -30,7 +30,6 @@ GOOD = Table("small", ("Ask", "Done"), "Done", (Counter("tries"),), lines_of({"A
 def nothing():
     return 3
 """
-
 REFUSED = {
     title: dict(columns(lines))
     for title, lines in sections(Path(__file__).with_name("wrong_use.txt")).items()

@@ -236,8 +236,6 @@ def test_paths_conflict() -> None:
 
 
 KNOWN = ("todo", "read_file", "list_directory", "web_search", "getWeather", "mcp-fetch")
-
-
 MEANT = (
     ("todo", "todo"), ("Todo_tool", "todo"), ("TodoTool", "todo"), ("todo_tool_tool", "todo"),
     ("READ_FILE", "read_file"), ("read-file", "read_file"), ("read file", "read_file"),

@@ -93,9 +93,7 @@ def check(history: list[Message], shorter: list[Message]) -> None:
 
 @pytest.mark.behaviour("COMP-19", "COMP-18e", "COMP-31")
 @given(histories())
-def test_whatever_goes_the_rest_is_valid_and_the_newest_request_stays_whole(
-    history: list[Message],
-) -> None:
+def test_whatever_goes_the_rest_is_valid_and_the_newest_request_stays_whole(history: list[Message]) -> None:
     check(history, compacted(history))
 
 
@@ -238,14 +236,10 @@ def test_two_thousand_messages_in_a_tenth_of_a_second() -> None:
 @pytest.mark.parametrize(
     ("window", "tokens"),
     [
-        (32_000, 27_200),
-        (64_000, 54_400),
-        (128_000, 96_000),
-        (200_000, 150_000),
-        (512_000, 256_000),
+        (32_000, 27_200), (64_000, 54_400), (128_000, 96_000), (200_000, 150_000), (512_000, 256_000),
         (1_000_000, 500_000),
     ],
-)
+)  # fmt: skip
 def test_thresholds(window: int, tokens: int) -> None:
     assert threshold(window, Compression()) == tokens
 

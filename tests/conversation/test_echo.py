@@ -66,13 +66,11 @@ REQUEST = ModelRequest(estimate=1_000)
     [
         (ModelReply("x" * 400, "y" * 40), Usage(1_000, 110)),
         (ModelReply(tool_calls=(ToolCall("1", "look", "z" * 36),)), Usage(1_000, 10)),
-        (Cancelled("x" * 40), Usage(1_000, 10)),
-        (Cancelled(sent=False), NO_USAGE),
-        (Failure("transport", "broken"), Usage(1_000)),
-        (Failure("lost", "its process ended"), Usage(1_000)),
+        (Cancelled("x" * 40), Usage(1_000, 10)), (Cancelled(sent=False), NO_USAGE),
+        (Failure("transport", "broken"), Usage(1_000)), (Failure("lost", "its process ended"), Usage(1_000)),
         (Failure("transport", "refused", sent=False), NO_USAGE),
         (Failure("http", "too many", status=429), NO_USAGE),
     ],
-)
+)  # fmt: skip
 def test_a_request_that_left_counts_with_what_had_arrived(reply: Any, usage: Usage) -> None:
     assert estimate_usage(REQUEST, reply) == usage

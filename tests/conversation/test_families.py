@@ -93,7 +93,6 @@ CONTENT = chunks(
     {"reasoning_content": THOUGHT[:9]}, {"reasoning_content": THOUGHT[9:]}, {"tool_calls": [CALL]}
 )
 ONE_CALL = {k: v for k, v in CALL.items() if k != "index"}
-
 RECORDED: dict[str, RecordedShape] = {
     "anthropic": RecordedShape("anthropic:claude-sonnet-4-5", signed(), SIGNED, "anthropic_messages"),
     "claude": RecordedShape("zai:claude-by-way-of-others", signed(), SIGNED, "anthropic_messages"),
@@ -245,14 +244,12 @@ def test_none_of_it_goes_to_any_other_family_in_mid_turn(name: str) -> None:
     ("runtime", "issuer"),
     [
         (Runtime("deepseek", "m", "https://api.deepseek.com/v1"), "deepseek:https://api.deepseek.com/v1"),
-        (
-            Runtime("own", "m", "https://me:pw@h.example:8/v1?key=k", manners="deepseek"),
-            "own:https://h.example:8/v1",
-        ),
+        (Runtime("own", "m", "https://me:pw@h.example:8/v1?key=k", manners="deepseek"),
+         "own:https://h.example:8/v1"),
         (Runtime("openrouter", "a/b", "https://o.example"), "openrouter:https://o.example#a/b"),
         (Runtime("scripted", "m"), "scripted:"),
     ],
-)
+)  # fmt: skip
 def test_an_issuer_is_a_provider_an_address_and_sometimes_a_model(runtime: Runtime, issuer: str) -> None:
     assert issuer_of(runtime) == issuer
 
@@ -340,10 +337,8 @@ def assistants(draw: st.DrawFn) -> Any:
     return (
         draw(st.none() | st.sampled_from(ISSUERS)),
         draw(st.lists(st.sampled_from(KINDS), max_size=3, unique=True)),
-        draw(st.lists(st.booleans(), max_size=2)),
-        draw(st.booleans()),
-        draw(st.booleans()),
-    )
+        draw(st.lists(st.booleans(), max_size=2)), draw(st.booleans()), draw(st.booleans()),
+    )  # fmt: skip
 
 
 def history_of(drawn: Sequence[Any]) -> list[Message]:

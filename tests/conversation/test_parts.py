@@ -287,8 +287,7 @@ def test_an_older_image_of_a_tool_is_named_beside_a_preview_too() -> None:
     sent = sent_as(rows, View("anthropic_messages")).decode()
     assert sent.count(PNG) == 3
     assert "[image 0.png (image/png, " in sent
-    assert sent.count("not sent again, newer ones are]") == 1
-    assert sent.count("a preview") == 4
+    assert (sent.count("not sent again, newer ones are]"), sent.count("a preview")) == (1, 4)
 
 
 # Compaction

@@ -76,17 +76,13 @@ def test_what_does_not_name_its_maker_is_of_the_model_that_makes_such_things(
 @pytest.mark.behaviour("PREP-07b")
 def test_every_form_is_kept() -> None:
     row = {
-        "content": [THINKING, CHUNK, TEXT],
-        "reasoning_content": None,
-        "reasoning_details": [DETAIL],
+        "content": [THINKING, CHUNK, TEXT], "reasoning_content": None, "reasoning_details": [DETAIL],
         "codex_reasoning_items": [SEALED],
-        "codex_message_items": [{"type": "message", "phase": "commentary"}],
-        "extra_content": SIGNATURE,
+        "codex_message_items": [{"type": "message", "phase": "commentary"}], "extra_content": SIGNATURE,
         "tool_calls": [SIGNED_CALL],
-    }
+    }  # fmt: skip
     message = read(row, CLAUDE)
-    assert message.content == [TEXT]
-    assert message.reasoning == "hm"
+    assert (message.content, message.reasoning) == ([TEXT], "hm")
     phase = {"type": "message", "phase": "commentary"}
     extra = {"type": "extra_content", "extra_content": SIGNATURE}
     assert message.blocks == (THINKING, DETAIL, SEALED, phase, extra)
@@ -189,10 +185,8 @@ def test_odd_values_are_refused_in_one_line_or_sent(
     fields: dict[str, Any], call: dict[str, Any], content: list[Any], runtime: Runtime
 ) -> None:
     said = {
-        "role": "assistant",
-        "content": content,
-        "tool_calls": [{"id": "c", "function": FUNCTION, **call}],
-    }
+        "role": "assistant", "content": content, "tool_calls": [{"id": "c", "function": FUNCTION, **call}],
+    }  # fmt: skip
     result = {"role": "tool", "tool_call_id": "c", "content": "r"}
     rows = [{"role": "user", "content": "q"}, {**said, **fields}, result]
     messages = messages_or_refusal(rows, runtime)
@@ -220,12 +214,10 @@ def test_a_history_that_begins_as_the_session_has_those_very_messages(
 @pytest.mark.parametrize(
     "fields",
     [
-        {"extra_content": {"n": 1}},
-        {"tool_calls": [{**SIGNED_CALL, "extra_content": {"n": 1}}]},
-        {"content": [{"type": "text", "text": "a"}]},
-        {"reasoning": "hm"},
+        {"extra_content": {"n": 1}}, {"tool_calls": [{**SIGNED_CALL, "extra_content": {"n": 1}}]},
+        {"content": [{"type": "text", "text": "a"}]}, {"reasoning": "hm"},
     ],
-)
+)  # fmt: skip
 def test_what_may_be_equal_and_yet_be_sent_otherwise_is_read_again(fields: dict[str, Any]) -> None:
     rows = [{"role": "assistant", "content": "a", **fields}]
     known = read_history(rows, OPENROUTER).messages

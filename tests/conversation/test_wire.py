@@ -149,14 +149,11 @@ def test_bookkeeping_is_not_sent() -> None:
 def test_on_chat_completions_the_last_rows_with_content_of_their_own_are_marked() -> None:
     call = ToolCall("c", "echo", "{}")
     history = [
-        Message("user", "one"),
-        Message("assistant", "two"),
+        Message("user", "one"), Message("assistant", "two"),
         Message("user", [{"type": "text", "text": "three"}, {"type": "text", "text": "four"}]),
-        Message("assistant", "five"),
-        Message("user", "six"),
-        Message("assistant", None, (call,)),
+        Message("assistant", "five"), Message("user", "six"), Message("assistant", None, (call,)),
         Message("tool", "seven", tool_call_id="c"),
-    ]
+    ]  # fmt: skip
     before = [row.to_dict() for row in history]
     mark = {"cache_control": {"type": "ephemeral"}}
     sent = rows(WireCopy(), history, View(marks=True))
@@ -218,11 +215,9 @@ def test_a_schema_that_cannot_be_strict_is_reported(schema: Any) -> None:
 
 
 BASIC = [
-    {"type": "string", "maxLength": 3},
-    {"type": "integer", "minimum": 2},
-    {"enum": ["a", 1]},
+    {"type": "string", "maxLength": 3}, {"type": "integer", "minimum": 2}, {"enum": ["a", 1]},
     {"const": None},
-]
+]  # fmt: skip
 SCHEMAS: st.SearchStrategy[dict[str, Any]] = st.recursive(
     st.sampled_from(BASIC),
     lambda inner: st.one_of(
@@ -282,7 +277,6 @@ def test_a_model_is_asked_in_the_way_that_it_can(
 MODE = "codex_responses"
 VIEW = View(MODE, issuer=HERE)
 RESPONSES = format_of(MODE)
-
 IMAGE = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AA=="}}
 
 
@@ -344,14 +338,10 @@ def test_a_body() -> None:
 @pytest.mark.parametrize(
     ("model", "expected"),
     [
-        ("gpt-5-mini", True),
-        ("openai/o3", True),
-        ("gpt-6-astra", True),
-        ("gpt-4o", False),
-        ("gpt-5-chat-latest", False),
-        ("o", False),
+        ("gpt-5-mini", True), ("openai/o3", True), ("gpt-6-astra", True), ("gpt-4o", False),
+        ("gpt-5-chat-latest", False), ("o", False),
     ],
-)
+)  # fmt: skip
 def test_models_that_reason(model: str, expected: bool) -> None:
     assert reasons(model) is expected
 

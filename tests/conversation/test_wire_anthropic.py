@@ -141,11 +141,9 @@ def official() -> Any:
 
 @pytest.mark.behaviour("MODE-02c")
 @given(
-    HISTORIES,
-    st.sampled_from(VIEWS[MODE]),
-    st.sampled_from([None, "low", "high"]),
+    HISTORIES, st.sampled_from(VIEWS[MODE]), st.sampled_from([None, "low", "high"]),
     st.sampled_from(["claude-sonnet-4-5", "claude-opus-5", "claude-3-haiku"]),
-)
+)  # fmt: skip
 def test_the_official_sdk_accepts_any_body(
     official: Any, history: list[Message], view: View, effort: Effort | None, model: str
 ) -> None:
@@ -181,16 +179,11 @@ def test_tools() -> None:
 @pytest.mark.parametrize(
     ("model", "cap"),
     [
-        ("claude-3-haiku-20240307", 4_096),
-        ("claude-3-5-sonnet-latest", 8_192),
-        ("claude-3.7-sonnet", 64_000),
-        ("anthropic/claude-opus-4.1", 32_000),
-        ("claude-haiku-4-5", 64_000),
-        ("claude-opus-4-7", 128_000),
-        ("claude-sonnet-5-5", 128_000),
-        ("kimi-k2", 128_000),
+        ("claude-3-haiku-20240307", 4_096), ("claude-3-5-sonnet-latest", 8_192),
+        ("claude-3.7-sonnet", 64_000), ("anthropic/claude-opus-4.1", 32_000), ("claude-haiku-4-5", 64_000),
+        ("claude-opus-4-7", 128_000), ("claude-sonnet-5-5", 128_000), ("kimi-k2", 128_000),
     ],
-)
+)  # fmt: skip
 def test_the_cap_is_mandatory_and_known_by_family(model: str, cap: int) -> None:
     assert body(model)["max_tokens"] == cap
     assert body(model, output_cap=100)["max_tokens"] == 100
@@ -261,8 +254,7 @@ def test_what_recoveries_change_stands_behind_the_messages() -> None:
         for cap in (None, 9_999)
     )
     same = before.index(b'"max_tokens"')
-    assert before[:same] == after[:same]
-    assert before[same:] == b'"max_tokens":64000}'
+    assert (before[:same], before[same:]) == (after[:same], b'"max_tokens":64000}')
 
 
 def test_thoughts_have_to_fit_in_a_cap_that_nobody_pays_beyond() -> None:

@@ -104,8 +104,6 @@ class NoFence(ConversationLog):
 
 LOGS = {"": ConversationLog, "no read": NoRead, "no fence": NoFence}
 assert_takes_the_place(NoRead, NoFence)
-
-
 STOP, ENOUGH = "stop", 40
 """The file that ends the workers; completed turns that a verdict needs."""
 

@@ -176,16 +176,11 @@ def told(agent: Any, result: Any) -> Result:
     other.close()
     states = [visit.state for visit in result.states]
     return {
-        "final": result.final_response,
-        "exit": result.turn_exit_reason.value,
-        "messages": result.messages,
-        "stored": fresh,
-        "states": states,
-        "problems": result.cleanup_errors,
-        "turn": result.turn_id,
+        "final": result.final_response, "exit": result.turn_exit_reason.value, "messages": result.messages,
+        "stored": fresh, "states": states, "problems": result.cleanup_errors, "turn": result.turn_id,
         "paid": agent.journal.snapshot(result.turn_id)["counts"]["attempts"],
         "tokens": [result.usage_turn.total, int(tokens)],
-    }
+    }  # fmt: skip
 
 
 def points(counts: dict[str, int]) -> list[Point]:

@@ -45,15 +45,13 @@ class Plan:
         pick = random.Random(seed)
         entries = tuple(_entry(pick) for _ in range(pick.choice([1, 1, 2, 3, 4])))
         return cls(
-            seed=seed,
-            settings=_settings(pick),
-            entries=entries,
+            seed=seed, settings=_settings(pick), entries=entries,
             auxiliary=tuple(_entry(pick) for _ in range(pick.choice([0, 0, 1, 2, 5]))),
             history=_history(pick.choice([0, 0, 6, 24]), pick.choice([20, 200])),
             kills=tuple(_kill(pick) for _ in range(pick.choice([0, 0, 0, 1, 2, 4]))),
             interrupt=(pick.randint(1, 6), pick.choice([0, 0.001, 0.01])) if pick.random() < 0.1 else None,
             odds={name: pick.choice([0, 0.1, 0.3, 1]) * usual for name, usual in USUAL.items()},
-        )
+        )  # fmt: skip
 
     @property
     def limits(self) -> Settings:
@@ -190,27 +188,14 @@ def _silent(pick: random.Random, _: Mapping[str, str]) -> Reply:
 
 
 ANSWERS = {
-    "text": lambda pick, places: text("an answer."),
-    "said": _said,
-    "called": _called,
-    "full": _full,
-    "delegated": _delegated,
-    "refused": _refused,
-    "again": _again,
-    "broken": _broken,
-    "too long": _too_long,
-    "elsewhere": _elsewhere,
-    "silent": _silent,
-}
+    "text": lambda pick, places: text("an answer."), "said": _said, "called": _called, "full": _full,
+    "delegated": _delegated, "refused": _refused, "again": _again, "broken": _broken, "too long": _too_long,
+    "elsewhere": _elsewhere, "silent": _silent,
+}  # fmt: skip
 """Everything that providers are known to answer, in groups."""
 USUAL = dict.fromkeys(ANSWERS, 1.0) | {
-    "again": 5,
-    "called": 4,
-    "full": 3,
-    "delegated": 2,
-    "text": 0.5,
-    "elsewhere": 0.5,
-}
+    "again": 5, "called": 4, "full": 3, "delegated": 2, "text": 0.5, "elsewhere": 0.5,
+}  # fmt: skip
 """How often each is met; what ends a turn, less often. A turn meets some groups more often than others."""
 
 

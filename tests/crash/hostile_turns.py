@@ -57,17 +57,11 @@ def agent_of(plan: Plan, port: int, home: Path, life: int, crash: Crash) -> Agen
     first, *rest = [addressed(spec, plan, port, life, f"m{n}") for n, spec in enumerate(plan.entries)]
     auxiliary = [addressed(spec, plan, port, life, f"a{n}") for n, spec in enumerate(plan.auxiliary)]
     given: dict[str, Any] = {
-        "fallbacks": rest,
-        "auxiliary": auxiliary,
-        "callbacks": interrupting(plan),
-        "settings": plan.limits,
-    }
+        "fallbacks": rest, "auxiliary": auxiliary, "callbacks": interrupting(plan), "settings": plan.limits,
+    }  # fmt: skip
     given |= {
-        "tools": [echo, fail],
-        "toolsets": ["delegate"],
-        "system_prompt": "You are a test.",
-        "home": home,
-    }
+        "tools": [echo, fail], "toolsets": ["delegate"], "system_prompt": "You are a test.", "home": home,
+    }  # fmt: skip
     given |= {"clock": HurriedClock(), "store": Store(home, "full", CrashingDatabase)}
     return Agent(first.pop("model"), session_id="s-hostile", **first, **given)
 

@@ -21,10 +21,8 @@ def check(case: dict[str, Any], base: dict[str, Any]) -> None:
     where = f"killed at {case.get('point')}: {case}"
     assert "error" not in case, where
     assert [turn[:3] for turn in case["turns"]] == [
-        ["triage", "handed_over", 1],
-        ["billing", "text_response", 1],
-        ["clerk", "text_response", 0],
-    ], where
+        ["triage", "handed_over", 1], ["billing", "text_response", 1], ["clerk", "text_response", 0],
+    ], where  # fmt: skip
     acts = [line for line in case["world"] if line[1:2] == ["put"]]
     assert len([line for line in acts if line[0] == "begin"]) <= 1, where
     rows = [[role, "put a" if "Unknown outcome" in text else text] for role, text in case["rows"]]

@@ -27,16 +27,13 @@ def answers(body: dict[str, Any]) -> Any:
     asked = next(row["content"] for row in body["messages"] if row["role"] == "user")
     rounds = sum(row["role"] == "assistant" for row in body["messages"])
     scripts = {
-        "approval": [
-            tools(call("todo", {"todos": PLAN})),
-            tools(call("danger", {"name": "users"})),
-            text("done"),
-        ],
+        "approval": [tools(call("todo", {"todos": PLAN})), tools(call("danger", {"name": "users"})),
+                     text("done")],
         "clarify": [tools(call("clarify", {"question": "Which?"})), text("done")],
         "children": [tools(call("delegate_task", {"tasks": TASKS})), text("done")],
         "one": [text("ONE")],
         "two": [tools(call("look")), text("TWO")],
-    }
+    }  # fmt: skip
     return scripts[asked][rounds]
 
 

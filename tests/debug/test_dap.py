@@ -171,16 +171,14 @@ def test_a_line_of_the_table_is_its_decision_list_and_a_column_one_rung_of_it(tm
             "stops after row ClassifyError.overloaded/1",
         ]
         assert made[2]["message"].startswith("no row of the table is on this line; the nearest is line ")
-        assert made[1]["line"] == overloaded
-        assert made[1]["column"] == rung["column"]
+        assert (made[1]["line"], made[1]["column"]) == (overloaded, rung["column"])
         assert made[1]["endColumn"] == rung["column"] + 9
 
         stop = editor.stopped()
         assert (stop["reason"], stop["hitBreakpointIds"]) == ("breakpoint", [made[0]["id"]])
         move, state, *_ = editor.stack()
         assert move["name"] == "6: CallLLM –error→ ClassifyError"
-        assert move["source"]["path"] == str(TABLE)
-        assert move["line"] == error
+        assert (move["source"]["path"], move["line"]) == (str(TABLE), error)
         assert (state["name"], Path(state["source"]["path"]).name) == ("ClassifyError", "classify_error.py")
 
         assert editor.moved()["hitBreakpointIds"] == [made[1]["id"]]
@@ -284,8 +282,7 @@ def test_a_failed_turn_stops_before_its_end_with_what_went_wrong(tmp_path: Path)
         stop = editor.stopped()
         assert (stop["reason"], stop["text"]) == ("exception", "overflow_uncompressible")
         info = editor.ask("exceptionInfo", threadId=1)
-        assert info["exceptionId"] == "overflow_uncompressible"
-        assert info["breakMode"] == "always"
+        assert (info["exceptionId"], info["breakMode"]) == ("overflow_uncompressible", "always")
         assert info["details"]["typeName"] == "failed"
         assert "Failed turns" in info["description"]
         assert editor.ends() == 1

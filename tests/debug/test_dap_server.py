@@ -68,22 +68,13 @@ def test_a_message_may_come_in_pieces_and_have_a_type() -> None:
 @pytest.mark.parametrize(
     "data",
     [
-        b"POST / HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 2\r\n\r\n{}",
-        b"GET / HTTP/1.1\r\n\r\n",
-        b"Content-Length: 2\r\nOrigin: http://evil.example\r\n\r\n{}",
-        b"Content-Length: -2\r\n\r\n{}",
-        b"Content-Length: 2\r\nContent-Length: 2\r\n\r\n{}",
-        b"Content-Length: %d\r\n\r\n" % (LARGEST + 1),
-        b"Content-Length: 99\r\n\r\n{}",
-        b"Content-Length: " + b"9" * 400,
-        b"\r\n{}",
-        b"Content-Length: 2",
-        framed(b"[]"),
-        framed(b"nonsense"),
-        framed(b"\xff\xfe"),
-        framed(b"[" * 200_000),
+        b"POST / HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 2\r\n\r\n{}", b"GET / HTTP/1.1\r\n\r\n",
+        b"Content-Length: 2\r\nOrigin: http://evil.example\r\n\r\n{}", b"Content-Length: -2\r\n\r\n{}",
+        b"Content-Length: 2\r\nContent-Length: 2\r\n\r\n{}", b"Content-Length: %d\r\n\r\n" % (LARGEST + 1),
+        b"Content-Length: 99\r\n\r\n{}", b"Content-Length: " + b"9" * 400, b"\r\n{}", b"Content-Length: 2",
+        framed(b"[]"), framed(b"nonsense"), framed(b"\xff\xfe"), framed(b"[" * 200_000),
     ],
-)
+)  # fmt: skip
 def test_anything_else_is_not_the_protocol(data: bytes) -> None:
     with pytest.raises(NotTheProtocol):
         read_message(io.BytesIO(data))

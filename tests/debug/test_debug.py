@@ -81,8 +81,7 @@ def test_breakpoints_stop_where_they_say(desk: Desk) -> None:
     debugger.breakpoint("arrow", "CallLLM->ExecuteTools")
     debugger.breakpoint("exit", "completed")
     stopped = give(debugger, "continue")
-    assert stopped.reason == "breakpoint"
-    assert stopped.seq == 3
+    assert (stopped.reason, stopped.seq) == ("breakpoint", 3)
     assert stopped.text == "breakpoint: arrow CallLLM→ExecuteTools"
     assert give(debugger, "continue").seq == 6
     assert give(debugger, "continue").phase == "ended"
@@ -185,10 +184,8 @@ def test_leaving_a_turn_lets_it_be_resumed(desk: Desk) -> None:
 @pytest.mark.behaviour("FSM-11")
 def test_a_tool_is_approved_or_denied(desk: Desk) -> None:
     desk.script = [
-        tools(call("paint", {"thing": "wall"})),
-        tools(call("paint", {"thing": "door"})),
-        text("done"),
-    ]
+        tools(call("paint", {"thing": "wall"})), tools(call("paint", {"thing": "door"})), text("done"),
+    ]  # fmt: skip
     debugger = desk.start()
     waiting = give(debugger, "continue")
     assert waiting.phase == "waiting"
@@ -412,10 +409,8 @@ def test_two_runs_are_compared(desk: Desk) -> None:
     assert (found.shared, found.said, found.parted) == (2, 3, 3)
     assert [one["status"] for one in fork.record.visit(2)] == ["by hand"]
     assert [(one.tag, one.left, one.right) for one in found.stretches] == [
-        ("same", (1, 2), (1, 2)),
-        ("only_left", (3, 5), (3, 2)),
-        ("same", (6, 6), (3, 3)),
-    ]
+        ("same", (1, 2), (1, 2)), ("only_left", (3, 5), (3, 2)), ("same", (6, 6), (3, 3)),
+    ]  # fmt: skip
     again = desk.workshop.compare(debugger.id, debugger.id)
     assert (again.parted, again.said) == (None, None)
 

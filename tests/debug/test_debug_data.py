@@ -28,8 +28,6 @@ from tests.helpers.debugging import ended, give
 
 NUMBERS, TEXTS = ("retries", "cost"), ("tool", "result")
 VALUES = {"retries": 2, "cost": 0.5, "tool": "terminal", "result": 'said "no" @ noon'}
-
-
 HOLD = """
 tool == "terminal"
 tool != 'terminal' or cost >= 0.5
@@ -52,20 +50,14 @@ def test_a_condition_on_texts(said: str) -> None:
     ("said", "why"),
     [
         ("tool == 2", "compares a text with a number"),
-        ("retries contains 'x'", "compares a text with a number"),
-        ("tool", "compare it"),
-        ("'text' and retries", "compare it"),
-        ("tool < 'z'", "cannot be compared so"),
-        ("retries in 3", "cannot be compared so"),
-        ("tools == 'x'", "unknown name 'tools'"),
-        ("retries @ 2", "cannot be read"),
-        ("result contains", "cannot be read"),
-        ("__import__('os')", "cannot be read"),
-        ("tool.upper() == 'X'", "cannot be read"),
-        ("tool == 'x' * 10**9", "cannot be read"),
-        ("result contains 'a\\0' or (", "cannot be read"),
+        ("retries contains 'x'", "compares a text with a number"), ("tool", "compare it"),
+        ("'text' and retries", "compare it"), ("tool < 'z'", "cannot be compared so"),
+        ("retries in 3", "cannot be compared so"), ("tools == 'x'", "unknown name 'tools'"),
+        ("retries @ 2", "cannot be read"), ("result contains", "cannot be read"),
+        ("__import__('os')", "cannot be read"), ("tool.upper() == 'X'", "cannot be read"),
+        ("tool == 'x' * 10**9", "cannot be read"), ("result contains 'a\\0' or (", "cannot be read"),
     ],
-)
+)  # fmt: skip
 def test_a_condition_that_is_none_is_refused(said: str, why: str) -> None:
     with pytest.raises(ConfigError, match=why):
         condition(said, NUMBERS, TEXTS)
@@ -80,13 +72,10 @@ def test_texts_and_parts_are_of_those_who_know_them() -> None:
 
 
 ASKED = [
-    ('tool == "look" and arguments contains "sky"', 3),
-    ('result contains "is blue"', 4),
-    ('text == "blue"', 6),
-    ("tokens > 15", 6),
-    ("tokens > 0 and cost == 0", 3),
+    ('tool == "look" and arguments contains "sky"', 3), ('result contains "is blue"', 4),
+    ('text == "blue"', 6), ("tokens > 15", 6), ("tokens > 0 and cost == 0", 3),
     ('tool == "look" and result == "" and seq > 1', 3),
-]
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(("said", "at"), ASKED)
@@ -195,11 +184,7 @@ def test_time_is_shared_out_among_those_who_were_waited_for(tmp_path: Path) -> N
         time.sleep(0.1)
         return "once"
 
-    @tool(approval="ask")
-    def paint() -> str:
-        """Paint."""
-        return "painted"
-
+    paint = tool(approval="ask", name="paint")(lambda: "painted")
     store = store_for(tmp_path, "normal")
     script = [tools(call("rest")), tools(call("paint")), text("done")]
     agent = Agent(
@@ -214,8 +199,7 @@ def test_time_is_shared_out_among_those_who_were_waited_for(tmp_path: Path) -> N
     assert sum(found["sums"].values()) == pytest.approx(found["seconds"])
     for number, kind in enumerate(("people", "model", "tools", "pauses")):
         assert sum(one[number] for one in found["waits"]) == pytest.approx(found["sums"][kind], abs=1e-6)
-    assert found["positions"] == sorted(found["positions"])
-    assert len(found["masks"]) == 50
+    assert (found["positions"], len(found["masks"])) == (sorted(found["positions"]), 50)
     assert waits_of(debugger.record, 6)["people"] >= 0.09
     spent = debugger.record.spent(debugger.record.count)
     assert (spent.requests, spent.tokens) == (result.attempts, result.total_tokens)

@@ -49,8 +49,7 @@ def test_over_an_inner_turn_is_one_move_of_the_outer(shop: DebugSession, lamp: D
     status = give(lamp, "over")
     assert (status.phase, status.seq, status.state, status.inner) == ("paused", 1, "Closed", ())
     (visit,) = lamp.visit(0)
-    assert visit["kind"] == "RunTurn"
-    assert visit["name"] == f"0.0@{lamp.id}"
+    assert (visit["kind"], visit["name"]) == ("RunTurn", f"0.0@{lamp.id}")
     assert visit["reply"]["exit"] == "sent"
     inner = shop.open(f"0.0@{lamp.id}")
     assert [(one["id"], one["table_name"], one["depth"]) for one in shop.tree()] == [
@@ -66,8 +65,7 @@ def test_into_an_inner_turn_its_moves_are_shown_and_out_again(
 ) -> None:
     status = give(lamp, "into")
     name = f"0.0@{lamp.id}"
-    assert status.phase == "paused"
-    assert status.seq == 0
+    assert (status.phase, status.seq) == ("paused", 0)
     assert status.inner == (name,)
     assert status.text == f"inside {name}"
     assert acts(tmp_path) == 0
@@ -238,8 +236,7 @@ def test_an_editor_steps_into_an_inner_turn_as_a_thread(shop: DebugSession, tmp_
         both = {body["threadId"]: body for body in (editor.stopped(), editor.stopped())}  # in either order
         assert {thread: body["preserveFocusHint"] for thread, body in both.items()} == {1: True, 2: False}
         top, *_ = editor.stack(2)
-        assert top["name"] == "Reserve"
-        assert top["source"]["path"] == order.__file__
+        assert (top["name"], top["source"]["path"]) == ("Reserve", order.__file__)
         editor.moved("stepOut", 2, threadId=2)
         assert editor.stack(2)[0]["name"] == "1: Reserve –done→ Charge"
         assert editor.moved("next", threadId=1)["description"] == "Order –sent→ Closed"

@@ -120,10 +120,8 @@ def test_it_is_red_when_the_turn_goes_another_way(tmp_path: Path) -> None:
 
 def test_approvals_fallbacks_and_settings(tmp_path: Path) -> None:
     script = [
-        tools(*(call("paint", {"thing": thing}) for thing in ("wall", "door"))),
-        status(404),
-        text("done"),
-    ]
+        tools(*(call("paint", {"thing": thing}) for thing in ("wall", "door"))), status(404), text("done"),
+    ]  # fmt: skip
     fallback = {"model": ScriptedModel([text("from the fallback")])}
     options = {"fallbacks": [fallback], "settings": {"max_iterations": 5}}
     store, turn_id = turn(tmp_path / "home", script, callbacks={"approval": allow}, **options)

@@ -103,13 +103,9 @@ def test_it_listens_on_this_machine_only(served: Served) -> None:
 
 def test_nothing_of_a_turn_is_given_without_the_token(served: Served) -> None:
     wrong = (
-        "",
-        "x" * 32,
-        served.server.token[:-1],
-        f"{served.server.token}x",
-        served.server.token.swapcase(),
+        "", "x" * 32, served.server.token[:-1], f"{served.server.token}x", served.server.token.swapcase(),
         "\xe9".encode("latin-1"),
-    )
+    )  # fmt: skip
     of_a_turn = f"api/turns/{served.turn}/events"
     for path in ("api/hello", "api/turns", of_a_turn, "nowhere", "static", "//static/app.js"):
         assert served.client.get(served.base + path).status_code == 403
@@ -228,9 +224,7 @@ def test_moves_come_by_windows(served: Served) -> None:
     wrong = served.ask(f"api/turns/{served.turn}/moves?first=x").json()["error"]
     assert wrong.startswith("first is no number")
     at = served.ask(f"api/turns/{served.turn}/at/4").json()
-    assert at["move"]["row"] == "ExecuteTools.done"
-    assert at["state"] == "BuildMessages"
-    assert at["messages"] == 3
+    assert (at["move"]["row"], at["state"], at["messages"]) == ("ExecuteTools.done", "BuildMessages", 3)
     assert at["messagesBefore"] == 1
     assert "RunTool" in [one["kind"] for one in at["visit"]]
     assert served.ask(f"api/turns/{served.turn}/at/99").json()["error"].startswith("turn")

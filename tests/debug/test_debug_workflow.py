@@ -141,17 +141,14 @@ def test_it_is_stepped_stopped_and_looked_at(desk: Desk) -> None:
     met = give(debugger, "continue")
     assert (met.reason, met.seq, met.state) == ("breakpoint", 2, "Drive")
     (move,) = debugger.record.moves(2, 2)
-    assert move["row"] == "Drive.broken/1"
-    assert move["guards"] == [["tries left", True]]
+    assert (move["row"], move["guards"]) == ("Drive.broken/1", [["tries left", True]])
     assert move["changes"] == [["tries", 0, 1]]
     (visit,) = debugger.record.visit(1)
     assert visit["request"] == {"is": "LookOut", "place": "hill"}
     assert visit["reply"] == {"is": "Weather", "sky": "grey", "degrees": 0}
     assert debugger.record.counters(2, ["tries"]) == {"tries": 1}
     facts = debugger.record.snapshot(2)
-    assert facts["what"] == "a vase"
-    assert facts["sky"] == "grey"
-    assert facts["limits"] == {"tries": 2}
+    assert (facts["what"], facts["sky"], facts["limits"]) == ("a vase", "grey", {"tries": 2})
     assert facts["tries"] == 1
     assert "secret" not in facts
     assert [one["field"] for one in debugger.record.changed(2)] == ["tries", "sky"]
@@ -253,8 +250,7 @@ def test_a_program_runs_its_own_turn_and_a_debugger_finds_it(desk: Desk) -> None
     assert turn.result is not None
     assert (turn.result.exit, turn.result.turn.sky, rows[-1]) == ("delivered", "blue", "Drive.arrived")
     found = desk.workshop.open(turn.id)
-    assert found.status.phase == "ended"
-    assert found.record.info.asked == "a chair"
+    assert (found.status.phase, found.record.info.asked) == ("ended", "a chair")
 
     second = Parcel("a stool", turn_id="parcel-x")
     debugger = Debugger.of(desk.store, desk.flow.start(second))
@@ -292,14 +288,12 @@ class Unstorable(BaseTurn):
     ("given", "says"),
     [
         ({"turn": Taken}, "a name that is taken; given: history"),
-        (
-            {"turn": Unstorable},
-            r"Unstorable cannot be stored; given: Unstorable\.lock \((?:allocate_)?lock\); allowed: None, bool",
-        ),
+        ({"turn": Unstorable},
+         r"Unstorable cannot be stored; given: Unstorable\.lock \((?:allocate_)?lock\); allowed: None, bool"),
         ({"turn": dict}, "this is no class of turns"),
         ({"states": {"Pack": pack}}, "state without a function; given: Drive; allowed: one for each of Pack"),
     ],
-)
+)  # fmt: skip
 def test_incompatible_parts_are_reported_at_construction(
     given: dict[str, Any], says: str, tmp_path: Path
 ) -> None:

@@ -56,15 +56,13 @@ def loader(tmp_path: Path, seconds: float) -> Iterator[Loader]:
 
 BAD = [
     ("x = (\n", "SyntaxError: '(' was never closed", 17),
-    ("1 / 0\n", "ZeroDivisionError: division by zero", 17),
-    ("raise SystemExit(3)\n", "SystemExit: 3", 17),
+    ("1 / 0\n", "ZeroDivisionError: division by zero", 17), ("raise SystemExit(3)\n", "SystemExit: 3", 17),
     ("import os; os._exit(3)\n", "the process that loads the file ended with 3 and no table", None),
     ("import os, signal; os.kill(os.getpid(), signal.SIGSEGV)\n", "ended with -11 and no table", None),
     ("TABLE2 = Table('b', ('a', 'b'), 'b', (), ())\n", "2 tables in", None),
-    ("TABLE = 1\n", "0 tables in", None),
-    ("def f(): f()\nf()\n", "RecursionError", 17),
+    ("TABLE = 1\n", "0 tables in", None), ("def f(): f()\nf()\n", "RecursionError", 17),
     ("TABLE.__dict__['name'] = 7\nimport sys; sys.stdout.write('}{')\n", "", None),
-]
+]  # fmt: skip
 ENDLESS = (
     "while True: pass\n",
     "import subprocess, sys; subprocess.run([sys.executable, '-c', 'while 1: pass'])\n",

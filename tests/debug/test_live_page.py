@@ -88,8 +88,7 @@ def test_without_the_token_nothing_is_told_or_changed(served: Served) -> None:
 def test_a_save_shows_the_picture_rows_proofs_and_bounds(served: Served) -> None:
     view = served.view()
     assert view["shown"]["proof"]["ok"]
-    assert view["shown"]["base"] == "the first version seen"
-    assert view["shown"]["changes"] == []
+    assert (view["shown"]["base"], view["shown"]["changes"]) == ("the first version seen", [])
     view = served.save(
         SHORT.replace('"tries": 3', '"tries": 5').replace('end("lost", "B"),', 'end("gone", "B"),')
     )
@@ -179,14 +178,7 @@ def test_what_the_page_may_not_send(served: Served) -> None:
         answer = served.client.post("/api/live/edit", headers=HEADERS, json=body)
         assert answer.status_code == 400
         assert "\n" not in answer.json()["error"]
-    assert (
-        served.client.post(
-            "/api/live/edit",
-            headers=HEADERS,
-            content=b"[",
-        ).status_code
-        == 415
-    )
+    assert served.client.post("/api/live/edit", headers=HEADERS, content=b"[").status_code == 415
 
 
 def test_a_prediction_is_shown_for_both_versions(tmp_path: Path) -> None:
@@ -233,17 +225,14 @@ def test_what_is_watched_is_found_by_file_or_module(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("where", "says"),
     [
-        ("gone.py", "there is no such file"),
-        ("gone.py:TABLE", "there is no such file"),
+        ("gone.py", "there is no such file"), ("gone.py:TABLE", "there is no such file"),
         ("nowhere.tables:TABLE", "there is no such module"),
         ("table.scxml", "only a table in Python is watched"),
-        ("table.js", "only a table in Python is watched"),
-        ("", "only a table in Python is watched"),
+        ("table.js", "only a table in Python is watched"), ("", "only a table in Python is watched"),
     ],
-)
+)  # fmt: skip
 def test_what_cannot_be_watched_is_one_line_on_the_command_line(where: str, says: str, cli: Cli) -> None:
-    code, out, err = cli("diagram", "--live", where)
-    assert (code, out) == (2, "")
+    err = cli.refused("diagram", "--live", where)
     assert says in err
     assert err.count("\n") == 1
 

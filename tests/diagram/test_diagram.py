@@ -46,7 +46,6 @@ from tests.helpers.tables import courier
 ROOT = Path(__file__).parents[2]
 BOUND = "sends ≤ blocks·(1 + overflows + retries·(1 + rebuilds)) + repairs + rekeys + fallbacks"
 PROOF = ("Every turn ends.", BOUND)
-
 TABLES: list[tuple[Table, Layout | None]] = [(TURN, LAYOUT), (TURN, None), (SMALL, None), (courier(), None)]
 each_table = pytest.mark.parametrize(
     ("table", "layout"), TABLES, ids=["own layout", "automatic", "small", "parcel"]
@@ -396,8 +395,7 @@ def test_what_a_nested_table_did_is_drawn_in_its_frame(home: Path, cli: Cli) -> 
     assert 'class="arrow t0 unused"' in inner or " unused" in inner
     assert "Order began" in visible_text(picture)
     (child,) = json.loads(cli(*source, "-f", "json")[1])["children"]
-    assert child["table"] == "order"
-    assert child["exit"] == "sent"
+    assert (child["table"], child["exit"]) == ("order", "sent")
 
 
 def test_turns_that_name_each_other_end(tmp_path: Path) -> None:

@@ -133,8 +133,7 @@ def test_the_action_posts_a_comment_and_keeps_it_up_to_date(tmp_path: Path, gith
     runner.commit(TABLE_FILE)
     runner.play()
     assert "No row changed" in mine["body"]
-    assert github.comments[:-1] == theirs
-    assert github.tokens == {"Bearer t0ken"}
+    assert (github.comments[:-1], github.tokens) == (theirs, {"Bearer t0ken"})
 
 
 @pytest.mark.slow

@@ -7,7 +7,6 @@ import re
 import struct
 import sys
 import xml.etree.ElementTree as ET
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -25,6 +24,7 @@ from fsm_agent.support.installation import install_command
 from fsm_agent.testing import ScriptedModel, call, text, tools
 from fsm_agent_states.logic.layout import LAYOUT
 from fsm_agent_states.table import TURN
+from tests.helpers.command_line import Cli
 from tests.helpers.diagram_reading import crossed_labels, unreadable
 from tests.helpers.diagram_tables import SMALL, coverage_of, overlay_of, plain, united_of
 from tests.helpers.tables import courier
@@ -34,8 +34,6 @@ LEAST = 11.0
 SHOWN = re.compile(r"!\[[^\]]*\]\(([^)]+\.svg)\)(?!\]\(\1\))")
 """Pictures in a page, but for those that a click opens at their own size."""
 each_table = pytest.mark.parametrize("table", [TURN, SMALL, courier()], ids=lambda table: table.name)
-
-Cli = Callable[..., tuple[int, str, str]]
 
 
 def map_svg(table: Table) -> str:
@@ -170,8 +168,7 @@ def test_a_png_has_two_pixels_for_one_and_both_themes(capfdbinary: pytest.Captur
 
 def test_without_its_extra_a_png_is_one_line(monkeypatch: pytest.MonkeyPatch, cli: Cli) -> None:
     monkeypatch.setitem(sys.modules, "resvg_py", None)
-    code, out, err = cli("diagram", "--format", "png")
-    assert (code, out) == (2, "")
+    err = cli.refused("diagram", "--format", "png")
     assert "a PNG needs resvg-py" in err
     assert install_command("png") in err
     assert "only a PNG has one theme" in cli("diagram", "-f", "svg", "--dark")[2]

@@ -60,18 +60,14 @@ def test_the_moves_of_a_turn_are_read_as_they_were_made(tmp_path: Path) -> None:
     assert list(run.steps) == moves
 
 
-def test_of_an_export_of_one_turn_only_that_turn_is_read(tmp_path: Path) -> None:
-    parent, child = steps(TURN, USUAL), steps(TURN, ["ready", "built", "text"])
-    source = exported(tmp_path / "turn.jsonl", ("a", parent), ("b", child), header=HEADER)
-    assert [list(run.steps) for run in read_runs(source)] == [child]
-    assert len(tally_of(TURN, [source]).runs) == 1
-
-
-def test_turns_are_told_apart(tmp_path: Path) -> None:
+def test_turns_are_told_apart_and_of_an_export_of_one_only_that_is_read(tmp_path: Path) -> None:
     one, two = steps(TURN, USUAL), steps(TURN, ["ready", "built", "text"])
     assert tally(TURN, [*one, *two, *two]).runs == (tuple(one), tuple(two), tuple(two))
     source = exported(tmp_path / "session.jsonl", ("a", one), ("b", two))
     assert tally_of(TURN, [source, source]).runs == (tuple(one), tuple(two)) * 2
+    source = exported(tmp_path / "turn.jsonl", ("a", one), ("b", two), header=HEADER)
+    assert [list(run.steps) for run in read_runs(source)] == [two]
+    assert len(tally_of(TURN, [source]).runs) == 1
 
 
 def test_exports_and_counts_of_tests_add_up(tmp_path: Path) -> None:
@@ -80,8 +76,7 @@ def test_exports_and_counts_of_tests_add_up(tmp_path: Path) -> None:
     found = tally_of(TURN, [exported(tmp_path / "turn.jsonl", ("a", moves)), str(counts)], moves)
     assert found.rows["CallLLM.text"] == 6
     assert found.rows["CallLLM.tools"] == found.rows["Prepare.ready"] == 2
-    assert found.rows["Prepare.crashed"] == 0
-    assert found.moves == 2 * len(moves) + 4
+    assert (found.rows["Prepare.crashed"], found.moves) == (0, 2 * len(moves) + 4)
     assert found.visits["Finalize"] == 6
     assert found.seconds["BuildMessages"] == pytest.approx(2 * 3 * 0.5)
     assert len(found.runs) == 2
@@ -96,12 +91,10 @@ def test_exports_and_counts_of_tests_add_up(tmp_path: Path) -> None:
         (b'{"kind": "turn"}\n', "there is no move in this file"),
         (b'{"kind": "turn"}\nmove\n', "line 2 is not JSON"),
         (b'{"kind": "move", "seq": 1, "row": "Prepare.ready"}', "line 1 is no whole move"),
-        (
-            json.dumps({"kind": "move", "seq": "1", **dict.fromkeys(("source", "row"), "a")}).encode(),
-            "no whole move",
-        ),
+        (json.dumps({"kind": "move", "seq": "1", **dict.fromkeys(("source", "row"), "a")}).encode(),
+         "no whole move"),
     ],
-)
+)  # fmt: skip
 def test_a_file_that_cannot_be_read_is_one_line(content: bytes | None, says: str, tmp_path: Path) -> None:
     if content is not None:
         (tmp_path / "turn.jsonl").write_bytes(content)
@@ -232,13 +225,11 @@ def marked_pictures() -> list[tuple[str, Diagram, Table]]:
     often = tally_from(TURN, {row.id: 123_456 for row in TURN.rows})
     small = tally(SMALL, steps(SMALL, ["go", "act", "bad", "ok", "said"]))
     return [
-        ("overlay", overlay_of(TURN), TURN),
-        ("long overlay", overlaid(plain(TURN), tally(TURN, long)), TURN),
-        ("coverage", coverage_of(TURN), TURN),
-        ("much coverage", coverage_diagram(plain(TURN), often), TURN),
+        ("overlay", overlay_of(TURN), TURN), ("long overlay", overlaid(plain(TURN), tally(TURN, long)), TURN),
+        ("coverage", coverage_of(TURN), TURN), ("much coverage", coverage_diagram(plain(TURN), often), TURN),
         ("of many turns", coverage_diagram(plain(TURN), tally(TURN, many)), TURN),
         ("small", coverage_diagram(plain(SMALL), small), SMALL),
-    ]
+    ]  # fmt: skip
 
 
 PICTURES = marked_pictures()

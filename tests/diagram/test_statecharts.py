@@ -31,7 +31,6 @@ OURS = [
 ]
 ROUTES = {"scxml": (as_scxml, from_scxml), "xstate": (as_xstate, from_xstate)}
 routes = pytest.mark.parametrize("language", ROUTES)
-
 BRANCHED = Table(
     "odd names",
     ("first state", "2nd", "a.b", "Done"),
@@ -188,22 +187,17 @@ def test_hostile_documents_are_refused_at_once(text: str) -> None:
 FLAT = {
     "id": "door",
     "initial": "open",
-    "states": {
-        "open": {"on": {"CLOSE": "shut", "BURN": [{"target": "gone"}]}},
-        "shut": {"on": {"OPEN": {"target": "#door.open"}, "KNOCK": {}}},
-        "gone": {"type": "final"},
-    },
-}
+    "states": {"open": {"on": {"CLOSE": "shut", "BURN": [{"target": "gone"}]}},
+               "shut": {"on": {"OPEN": {"target": "#door.open"}, "KNOCK": {}}}, "gone": {"type": "final"}},
+}  # fmt: skip
 
 
 def test_a_flat_machine_of_xstate_becomes_a_table() -> None:
     table = from_xstate(json.dumps(FLAT))
     assert [(row.id, row.dest, row.exit) for row in table.rows] == [
-        ("open.CLOSE", "shut", None),
-        ("open.BURN", "gone", "gone"),
-        ("shut.OPEN", "open", None),
+        ("open.CLOSE", "shut", None), ("open.BURN", "gone", "gone"), ("shut.OPEN", "open", None),
         ("shut.KNOCK", "shut", None),
-    ]
+    ]  # fmt: skip
 
 
 @pytest.mark.parametrize(

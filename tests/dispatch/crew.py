@@ -7,8 +7,6 @@ import os
 import re
 import shutil
 import signal
-import subprocess
-import sys
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
@@ -18,7 +16,7 @@ from typing import Any
 from fsm_agent.sessions.store import Store
 from fsm_agent.sessions.store.journal.read import Turns
 from tests.dispatch.app import lines
-from tests.helpers.waiting import until
+from tests.helpers.processes import CommandProcess
 
 ROOT = Path(__file__).parents[2]
 APP = "tests.dispatch.app:make_agent"
@@ -33,48 +31,18 @@ def other_version(folder: Path) -> Path:
     return folder / "states"
 
 
-class WorkerProcess:
+class WorkerProcess(CommandProcess):
     """One ``fsm-agent worker``. ``states``: the version of the states that it runs."""
 
+    sign = "serves"
+
     def __init__(
-        self,
-        world: Path,
-        home: Path,
-        *options: str,
-        states: Path = ROOT / "states",
-        slow: float = 0.3,
+        self, world: Path, home: Path, *options: str, states: Path = ROOT / "states", slow: float = 0.3,
         database_url: str | None = None,
-    ) -> None:
-        self._log = world / f"worker-{len(list(world.glob('worker-*')))}.log"
-        path = f"{states}{os.pathsep}{ROOT}"
-        environment = os.environ | {
-            "PYTHONPATH": path,
-            "DISPATCH_WORLD": str(world),
-            "DISPATCH_SLOW": str(slow),
-        }
-        if database_url is not None:
-            environment["FSM_AGENT_STORE__DATABASE_URL"] = database_url
-        environment["FSM_AGENT_HOME"] = str(home)
-        words = [sys.executable, "-m", "fsm_agent", "worker", "--app", APP, *options]
-        with self._log.open("wb") as log:
-            self.process = subprocess.Popen(words, env=environment, stdout=log, stderr=log, cwd=world)
+    ) -> None:  # fmt: skip
+        own = {"PYTHONPATH": f"{states}{os.pathsep}{ROOT}", "DISPATCH_SLOW": str(slow)}
+        super().__init__(world, home, "worker", "--app", APP, *options, database_url=database_url, **own)
         self.stopped = False
-
-    @property
-    def said(self) -> str:
-        """What it has written."""
-        return self._log.read_text(errors="replace")
-
-    def serves(self) -> WorkerProcess:
-        """Return when it serves."""
-        until(lambda: "serves" in self.said or self.process.poll() is not None, "a worker")
-        assert self.process.poll() is None, self.said
-        return self
-
-    def kill(self) -> None:
-        """End it as kill -9 does."""
-        self.process.kill()
-        self.process.wait()
 
     def freeze(self) -> None:
         """Suspend the process."""
@@ -85,11 +53,6 @@ class WorkerProcess:
         """Resume the process."""
         self.process.send_signal(signal.SIGCONT)
         self.stopped = False
-
-    def leave(self) -> int:
-        """Ask it to end, and return its exit code."""
-        self.process.send_signal(signal.SIGTERM)
-        return self.process.wait(60)
 
     def end(self) -> None:
         """Leave nothing behind."""

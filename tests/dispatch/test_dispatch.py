@@ -256,8 +256,7 @@ def test_tasks_in_the_background_outlive_their_turn_on_a_worker(tmp_path: Path) 
     assert len(held.begun) == 1
 
 
-def test_a_conversation_is_handed_over_within_a_slot(tmp_path: Path) -> None:
-    store = Store(tmp_path)
+def test_a_conversation_is_handed_over_within_a_slot(store: Store) -> None:
 
     def make() -> Any:
         other = Agent(ScriptedModel(repeat(text("I am the other"))), toolsets=[], name="other")
@@ -275,13 +274,11 @@ def test_a_conversation_is_handed_over_within_a_slot(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("factory", "says_so"),
     [
-        (says("x")(), "is an agent, and each turn needs one"),
-        (3, "is no factory"),
+        (says("x")(), "is an agent, and each turn needs one"), (3, "is no factory"),
         (lambda order, more: None, "wants more than the order"),
-        (lambda: "an agent", "gave no agent; given: str"),
-        (lambda: 1 / 0, "ZeroDivisionError"),
+        (lambda: "an agent", "gave no agent; given: str"), (lambda: 1 / 0, "ZeroDivisionError"),
     ],
-)
+)  # fmt: skip
 def test_what_is_no_app_is_one_line(tmp_path: Path, factory: Any, says_so: str) -> None:
     with pytest.raises(ConfigError, match=says_so):
         App.of(factory, "mine:app", Store(tmp_path))
@@ -341,17 +338,15 @@ os.kill(os.getpid(), 9)
 """
 
 
-def test_an_attended_turn_that_never_began_is_forgotten_once_its_process_has_ended(tmp_path: Path) -> None:
+async def test_an_attended_turn_that_never_began_is_forgotten_once_its_process_has_ended(
+    tmp_path: Path,
+) -> None:
     assert ran("-c", QUEUES_AND_DIES, tmp_path).returncode == -9
     store = Store(tmp_path)
     assert found(store, "t-1") is not None
-
-    async def main() -> None:
-        await submit(store, InProcess(), "go", "s-2", turn_id="t-2", attended=True)  # of a process that lives
-        async with served(store, says("never")):
-            await until_so(lambda: found(store, "t-1") is None)
-
-    asyncio.run(main())
+    await submit(store, InProcess(), "go", "s-2", turn_id="t-2", attended=True)  # of a process that lives
+    async with served(store, says("never")):
+        await until_so(lambda: found(store, "t-1") is None)
     assert found(store, "t-2") is not None
     assert Turns(store.database).recent() == []
 

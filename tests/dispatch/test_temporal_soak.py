@@ -29,6 +29,7 @@ from tests.dispatch.crew import (
     verdict,
 )
 from tests.helpers.postgres_server import PostgresServer, programs, running
+from tests.helpers.processes import environment, printed
 from tests.helpers.temporal_server import TemporalServer, program, temporal_server
 from tests.helpers.waiting import until_so
 
@@ -163,16 +164,8 @@ class Soak:
 
 
 def digest_of(states: Path) -> str:
-    import os
-    import subprocess
-    import sys
-
     words = "from fsm_agent.dispatch.dispatcher import DIGEST; print(DIGEST)"
-    path = f"{states}{os.pathsep}{Path(__file__).parents[2]}"
-    done = subprocess.run(
-        [sys.executable, "-c", words], env=os.environ | {"PYTHONPATH": path}, capture_output=True, check=True
-    )
-    return done.stdout.decode().strip()
+    return printed("-c", words, env=environment(states)).strip()
 
 
 @pytest.fixture(params=["sqlite", "postgres"])

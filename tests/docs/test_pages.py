@@ -21,62 +21,28 @@ from tests.helpers.page_pictures import changed, digests
 
 ROOT = Path(__file__).parents[2]
 TYPED_IN = (
-    "docs/backtest.md",
-    "docs/cookbook.md",
-    "docs/evaluation.md",
-    "docs/troubleshooting.md",
-)
+    "docs/backtest.md", "docs/cookbook.md", "docs/evaluation.md", "docs/troubleshooting.md",
+)  # fmt: skip
 """Their commands are run as shown, in a fresh home."""
 RUN = (
-    "README.md",
-    "examples/README.md",
-    "docs/acp.md",
-    "docs/agent.md",
-    "docs/agents.md",
-    "docs/api/agent.md",
-    "docs/api/errors.md",
-    "docs/api/testing.md",
-    "docs/api/tools.md",
-    "docs/api/workflow.md",
-    "docs/budgets.md",
-    "docs/concepts.md",
-    "docs/configuration.md",
-    "docs/debugger-editors.md",
-    "docs/debugger.md",
-    "docs/debugging-tools.md",
-    "docs/diagrams.md",
-    "docs/extensions.md",
-    "docs/hooks.md",
-    "docs/mcp.md",
-    "docs/output.md",
-    "docs/people.md",
-    "docs/production.md",
-    "docs/prompt.md",
-    "docs/properties.md",
-    "docs/sandbox.md",
-    "docs/serve-agui.md",
-    "docs/serve.md",
-    "docs/stores.md",
-    "docs/streaming.md",
-    "docs/telemetry.md",
-    "docs/tools.md",
-    "docs/upgrades.md",
-    "docs/verify.md",
-    "docs/web.md",
-    "docs/workers.md",
-    "docs/workflow-values.md",
-)
+    "README.md", "examples/README.md", "docs/acp.md", "docs/agent.md", "docs/agents.md", "docs/api/agent.md",
+    "docs/api/errors.md", "docs/api/testing.md", "docs/api/tools.md", "docs/api/workflow.md",
+    "docs/budgets.md", "docs/concepts.md", "docs/configuration.md", "docs/debugger-editors.md",
+    "docs/debugger.md", "docs/debugging-tools.md", "docs/diagrams.md", "docs/extensions.md", "docs/hooks.md",
+    "docs/mcp.md", "docs/output.md", "docs/people.md", "docs/production.md", "docs/prompt.md",
+    "docs/properties.md", "docs/sandbox.md", "docs/serve-agui.md", "docs/serve.md", "docs/stores.md",
+    "docs/streaming.md", "docs/telemetry.md", "docs/tools.md", "docs/upgrades.md", "docs/verify.md",
+    "docs/web.md", "docs/workers.md", "docs/workflow-values.md",
+)  # fmt: skip
 """Their Python is run, and their configuration is read."""
 ELSEWHERE = {
-    "docs/quickstart.md": "tests/docs/test_tour.py",
-    "docs/tutorial.md": "tests/docs/test_tour.py",
+    "docs/quickstart.md": "tests/docs/test_tour.py", "docs/tutorial.md": "tests/docs/test_tour.py",
     "docs/testing.md": "tests/testing/test_testing.py",
     "docs/serve-openai.md": "tests/serve/test_openai_clients.py",
     "docs/coming-from.md": "tests/peers/test_coming_from.py",
-    "CONTRIBUTING.md": "tests/house/test_contributing.py",
-    "ARCHITECTURE.md": "tests/house/test_house.py",
+    "CONTRIBUTING.md": "tests/house/test_contributing.py", "ARCHITECTURE.md": "tests/house/test_house.py",
     "editors/vscode/README.md": "tests/debug/test_dap_extension.py",
-}
+}  # fmt: skip
 COMMANDS_ONLY = {"docs/terminal.md", "docs/postgresql.md", "docs/sessions.md", "docs/commands.md"}
 
 

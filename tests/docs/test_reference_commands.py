@@ -20,18 +20,10 @@ from tests.docs.test_pages import shown_commands, wrong
 from tests.helpers.page_blocks import ROOT, environment, provider
 
 PAGES = (
-    "README.md",
-    "examples/README.md",
-    "docs/budgets.md",
-    "docs/configuration.md",
-    "docs/diagrams.md",
-    "docs/output.md",
-    "docs/people.md",
-    "docs/sessions.md",
-    "docs/testing.md",
-    "docs/tools.md",
+    "README.md", "examples/README.md", "docs/budgets.md", "docs/configuration.md", "docs/diagrams.md",
+    "docs/output.md", "docs/people.md", "docs/sessions.md", "docs/testing.md", "docs/tools.md",
     "docs/verify.md",
-)
+)  # fmt: skip
 NOT_HERE = {
     "acp": "it serves an editor: tests/acp",
     "debug": "it serves a page: tests/debug, tests/browser",
@@ -43,7 +35,6 @@ NOT_HERE = {
     "chat": "it talks with a person: tests/cli",
     "simulate": "tests/cli/test_simulate.py",
 }
-
 DIES = """
 import asyncio, os
 from fsm_agent import Agent

@@ -169,31 +169,15 @@ def test_the_site_is_built_and_loads_nothing_from_elsewhere(site: Path) -> None:
 
 
 FIRST = {
-    "approve tool": "docs/people",
-    "approvals": "docs/terminal",
-    "retries": "docs/agent",
-    "retry": "docs/api/tools",
-    "stream": "docs/streaming",
-    "timeout": "docs/budgets",
-    "limit cost": "docs/cookbook",
-    "budget": "docs/agent",
-    "system prompt": "docs/prompt",
-    "structured output": "docs/output",
-    "output type": "docs/output",
-    "resume": "docs/sessions",
-    "resume after crash": "docs/sessions",
-    "fork": "docs/agent",
-    "secrets": "docs/configuration",
-    "fastapi": "docs/cookbook",
-    "guardrail": "docs/hooks",
-    "mcp": "docs/mcp",
-    "postgres": "docs/postgresql",
-    "worker": "docs/workers",
-    "verify": "docs/verify",
-    "Agent(": "docs/api/agent",
-    "Agent.fork": "docs/api/agent",
-    "stale.stream": "docs/settings",
-}
+    "approve tool": "docs/people", "approvals": "docs/terminal", "retries": "docs/agent",
+    "retry": "docs/api/tools", "stream": "docs/streaming", "timeout": "docs/budgets",
+    "limit cost": "docs/cookbook", "budget": "docs/agent", "system prompt": "docs/prompt",
+    "structured output": "docs/output", "output type": "docs/output", "resume": "docs/sessions",
+    "resume after crash": "docs/sessions", "fork": "docs/agent", "secrets": "docs/configuration",
+    "fastapi": "docs/cookbook", "guardrail": "docs/hooks", "mcp": "docs/mcp", "postgres": "docs/postgresql",
+    "worker": "docs/workers", "verify": "docs/verify", "Agent(": "docs/api/agent",
+    "Agent.fork": "docs/api/agent", "stale.stream": "docs/settings",
+}  # fmt: skip
 """What a reader types, and the page of the first answer: guides, unless a name of the reference is typed."""
 ASK = """async ([worker, queries]) => {
     const search = new Worker(worker);

@@ -88,8 +88,7 @@ def test_agent_cases_and_scorers_of_a_module(server: ScriptedServer, file: Path,
     Path("mine_for_eval.py").write_text(AGENT.format(url=server.url))
     words = ("eval", "run", "mine_for_eval:CASES", "mine_for_eval:more", "--agent", "mine_for_eval:agent")
     found = cli.json(*words, "--score", "exact", "--score", "mine_for_eval:length")
-    assert found["figures"]["exact"]["mean"] == 1
-    assert found["figures"]["length"]["total"] == 8
+    assert (found["figures"]["exact"]["mean"], found["figures"]["length"]["total"]) == (1, 8)
     assert server.bodies[0]["messages"][0]["content"].startswith("You know capitals.")
     again = cli.json(*words, "--set", "temperature=0.5", "--model", "local:other", "--base-url", server.url)
     assert (server.bodies[2]["model"], server.bodies[2]["temperature"]) == ("other", 0.5)

@@ -71,8 +71,7 @@ def test_an_agent_is_scored_and_a_second_run_asks_nothing(server: ScriptedServer
     again = evaluate(agent(server, tmp_path), CASES, ["exact", "tools=lookup"])
     assert server.completions == 4
     assert all(one.cached for one in again.results)
-    assert again.figures["exact"] == run.figures["exact"]
-    assert again.figures["tools"].mean == 0
+    assert (again.figures["exact"], again.figures["tools"].mean) == (run.figures["exact"], 0)
     assert read_run(one.store, run.name) == run
 
 
@@ -106,10 +105,8 @@ def test_a_recorded_turn_becomes_a_case_with_its_history_and_its_tools(tmp_path:
         assert [row["content"] for row in second.history] == ["Hi.", "Hello."]
         run = evaluate(one, [second], ["exact", "tools", "tools_exclude=close"], ["tools>=1", "exact>=1"])
         assert [row["content"] for row in server.bodies[3]["messages"][-3:]] == [
-            "Hi.",
-            "Hello.",
-            second.input,
-        ]
+            "Hi.", "Hello.", second.input,
+        ]  # fmt: skip
         again = cases_from_turns(one.store, [run.results[0].turn])
         assert (again.cases, len(again.left_out)) == ((), 1), "a turn of an evaluation is no case"
 
@@ -175,8 +172,7 @@ def test_a_judge_has_a_budget_and_a_cache_of_its_own(tmp_path: Path) -> None:
         left = evaluate(one, CASES, [poor, "exact"])
         assert 0 < len(left.unscored) < 4
         assert left.judged_usd <= 0.07
-        assert left.figures["exact"].cases == 4
-        assert left.figures["judge"].cases == 4 - len(left.unscored)
+        assert (left.figures["exact"].cases, left.figures["judge"].cases) == (4, 4 - len(left.unscored))
 
 
 def test_judges_of_one_criterion_ask_their_own_models(tmp_path: Path) -> None:
@@ -287,16 +283,13 @@ def test_parts_of_a_foreign_file_without_a_meaning_are_named(tmp_path: Path) -> 
         ("x.jsonl", '{"input": ""}', "a case has no usable input"),
         ("x.jsonl", '{"input": [{"role": "assistant", "content": "hi"}]}', "does not end with a question"),
         ("x.jsonl", '{"input": "a", "metadata": 3}', "metadata of a case is not an object"),
-        (
-            "x.jsonl",
-            '{"input": "a", "id": 1}\n{"input": "b", "id": 1}',
-            "two cases of x have the same id; given: 1",
-        ),
+        ("x.jsonl", '{"input": "a", "id": 1}\n{"input": "b", "id": 1}',
+         "two cases of x have the same id; given: 1"),
         ("x.json", '{"cases": 3}', "the dataset has no list of cases"),
         ("x.yaml", "a: [", "not valid YAML"),
         ("x.yaml", "!!python/object/apply:os.system ['touch hit']", "not valid YAML"),
     ],
-)
+)  # fmt: skip
 def test_a_file_that_cannot_be_used_is_one_line(tmp_path: Path, name: str, content: str, line: str) -> None:
     (tmp_path / name).write_text(content)
     with pytest.raises(ConfigError) as caught:
@@ -450,11 +443,9 @@ def test_a_conversation_that_is_handed_over_is_one_answer(tmp_path: Path) -> Non
         maps = agent(server, tmp_path, name="maps", tools=[lookup])
         one = agent(server, tmp_path, handoffs=[maps])
         run = evaluate(
-            one,
-            CASES[:1],
-            ["exact", "tools_include=lookup,transfer_to_maps", "cost"],
+            one, CASES[:1], ["exact", "tools_include=lookup,transfer_to_maps", "cost"],
             ["exact>=1", "tools_include>=1"],
-        )
+        )  # fmt: skip
         spent = sum(one.cost or 0 for one in one.journal.usage().values())
         assert run.figures["cost"].mean == pytest.approx(spent)
         again = evaluate(one, CASES[:1], ["exact"], ["exact>=1"])

@@ -19,17 +19,7 @@ from typing import Any
 import pytest
 
 from fsm_agent.errors import ConfigError
-from fsm_agent.fsm.properties import (
-    at_most,
-    enters,
-    eventually,
-    exits,
-    leaves,
-    never,
-    only_if,
-    rung,
-    where,
-)
+from fsm_agent.fsm.properties import at_most, enters, eventually, exits, leaves, never, only_if, rung, where
 from fsm_agent.fsm.table import Counter, Rung, Table, end, left, lines_of, on
 from fsm_agent.fsm.verify import check_certificate
 from fsm_agent.fsm.verify.certificate import certificate
@@ -271,22 +261,17 @@ def changed(chance: random.Random, form: Json) -> None:
 
 
 CLAIMS = (
-    never(
-        "A parcel is not driven twice in a row.",
-        enters("Drive"),
-        after=enters("Drive"),
-        until=leaves("Drive"),
-    ),
+    never("A parcel is not driven twice in a row.", enters("Drive"), after=enters("Drive"),
+          until=leaves("Drive")),
     only_if("It rings only after a drive.", leaves("Ring"), leaves("Drive")),
     eventually("It is packed first.", leaves("Pack")),
     eventually("It is delivered.", exits("delivered"), known="the house may be empty"),
     at_most("It comes to an end once.", 1, exits("delivered", "lost", "returned")),
     at_most("It is driven again as often as there are tries.", "tries", rung("drive again")),
-    at_most(
-        "It rings as often as there are rings, each time.", "rings", rung("ring"), since=rung("drive again")
-    ),
+    at_most("It rings as often as there are rings, each time.", "rings", rung("ring"),
+            since=rung("drive again")),
     never("It goes back only without a ring left.", exits("returned") & where(left("rings"))),
-)
+)  # fmt: skip
 
 
 def test_each_kind_of_property_has_a_witness() -> None:
@@ -304,19 +289,14 @@ def test_each_kind_of_property_has_a_witness() -> None:
 @pytest.mark.parametrize(
     ("at", "changes"),
     [
-        (0, {"until": {"some": []}}),
-        (1, {"moves": {"field": "source", "names": ["Pack"]}}),
-        (2, {"moves": {"field": "source", "names": ["Ring"]}}),
-        (3, {"known": ""}),
-        (3, {"moves": {"field": "source", "names": ["Pack"]}}),
-        (4, {"times": 0}),
-        (5, {"times": "rings"}),
-        (5, {"moves": {"field": "dest", "names": ["Drive"]}}),
-        (6, {"kind": "EventuallyProperty"}),
+        (0, {"until": {"some": []}}), (1, {"moves": {"field": "source", "names": ["Pack"]}}),
+        (2, {"moves": {"field": "source", "names": ["Ring"]}}), (3, {"known": ""}),
+        (3, {"moves": {"field": "source", "names": ["Pack"]}}), (4, {"times": 0}), (5, {"times": "rings"}),
+        (5, {"moves": {"field": "dest", "names": ["Drive"]}}), (6, {"kind": "EventuallyProperty"}),
         (7, {"moves": {"field": "exit", "names": ["returned"]}}),
         (7, {"moves": {"where": {"not": {"left": "tries", "limit": "tries"}}}}),
     ],
-)
+)  # fmt: skip
 def test_a_witness_does_not_fit_a_claim_that_is_false(at: int, changes: Json) -> None:
     table = replace(courier(), properties=CLAIMS)
     form, made = form_of(table), certificate_of(table)
@@ -584,10 +564,8 @@ def hostile(kind: str) -> tuple[str, str]:
             where = {"where": {"all": [{"left": f"c{i}", "limit": "x"} for i in range(40)]}}
             form["properties"][0].update(moves=where, known="")
             made["properties"][0] = {
-                "says": form["properties"][0]["says"],
-                "counter": "",
-                "nodes": [[0, 0], [0, 1]],
-            }
+                "says": form["properties"][0]["says"], "counter": "", "nodes": [[0, 0], [0, 1]],
+            }  # fmt: skip
     return json.dumps(made), json.dumps(form)
 
 
@@ -595,8 +573,6 @@ HOSTILE = (
     "another table", "truncated", "empty", "deep", "deep guard", "NaN", "a fraction", "a long number", "a long run",
     "many places", "many multipliers", "many empty lists", "many budgets", "many lines", "many comparisons",
 )  # fmt: skip
-
-
 PEAK = """
 import runpy, sys
 sys.argv = sys.argv[1:]

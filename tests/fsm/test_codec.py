@@ -44,13 +44,11 @@ VALUES: list[Any] = [
 CALLS = (ToolCall("c", "n", "{}"),)
 REPLIES: list[Any] = [
     ModelReply("text", "thought", CALLS, "tool_calls", usage=Usage(1, 2, 3, 4, 5), blocks=({"type": "x"},)),
-    Failure("http", "boom", 429, retry_after=0.0, usage=Usage(1)),
-    Cancelled("half"),
-    ToolOutcome("c", "unknown", "?", 0.5, ({"type": "image"},)),
-    Approval(True, "yes", "session"),
+    Failure("http", "boom", 429, retry_after=0.0, usage=Usage(1)), Cancelled("half"),
+    ToolOutcome("c", "unknown", "?", 0.5, ({"type": "image"},)), Approval(True, "yes", "session"),
     Waited(1.0, True),
     Switched(True, Runtime("p", "m", error_rows=(ErrorRow("x", (400,), ("a",), ()),))),
-]
+]  # fmt: skip
 
 
 @pytest.mark.parametrize("value", [*VALUES, *REPLIES], ids=lambda value: type(value).__name__)
@@ -175,13 +173,10 @@ class Nest:
 
 
 EDITS: dict[str, Any] = {
-    "listed": lambda nest: nest.listed[0],
-    "named": lambda nest: nest.named["a"],
-    "paired": lambda nest: nest.paired[1],
-    "row": lambda nest: nest.row[0],
-    "maybe": lambda nest: nest.maybe,
+    "listed": lambda nest: nest.listed[0], "named": lambda nest: nest.named["a"],
+    "paired": lambda nest: nest.paired[1], "row": lambda nest: nest.row[0], "maybe": lambda nest: nest.maybe,
     "either": lambda nest: nest.either.part,
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("name", [*EDITS, "lists"])

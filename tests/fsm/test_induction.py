@@ -83,15 +83,13 @@ def promising(state: str, change: Change, *more: Any, **options: Any) -> Promise
     [
         (replace(PROMISES, visits=PROMISES.visits[1:3]), "Left: nothing is declared of what this visit does"),
         (promising("Cellar", may()), "Cellar: no state has this name; allowed: Knock, Room, Left"),
-        (
-            promising("Room", may(), ("lost",)),
-            "Room.lost: the state does not declare this event; allowed: done",
-        ),
+        (promising("Room", may(), ("lost",)),
+         "Room.lost: the state does not declare this event; allowed: done"),
         (promising("Room", may(), after={"luck"}), "luck: no counter, line or exit of the table house"),
         (promising("Room", may(window=(1,))), "window: the values of Room have no such field; allowed: open"),
         (replace(PROMISES, demands=(Demand("Attic", "x", bool),)), "Attic: no state has this name"),
     ],
-)
+)  # fmt: skip
 def test_promises_that_do_not_fit_the_table(promises: Promises, told: str) -> None:
     assert any(finding.startswith(told) for finding in findings(promises)), findings(promises)
 

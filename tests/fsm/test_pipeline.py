@@ -118,13 +118,9 @@ def test_the_pipeline_of_an_agents_turn_is_a_list_that_can_be_read(tmp_path: Pat
     turn = Agent(ScriptedModel([text("ok")]), home=tmp_path, toolsets=[], settings=limits).start("go")
     quiet = str(turn.pipeline).splitlines()
     assert quiet == [
-        "1. approvals: AskApproval",
-        "2. debugger: questions",
-        "3. limits in time: every request",
-        "4. limits: CallModel",
-        "5. outcomes: AnswerProgram, RunTool",
-        "6. handler",
-    ]
+        "1. approvals: AskApproval", "2. debugger: questions", "3. limits in time: every request",
+        "4. limits: CallModel", "5. outcomes: AnswerProgram, RunTool", "6. handler",
+    ]  # fmt: skip
     turn.gate.attach(Letting())
     assert str(turn.pipeline).splitlines()[1] == "2. debugger: every request"
     turn.gate.attach(None)

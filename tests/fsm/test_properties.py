@@ -105,13 +105,10 @@ def random_moves(table: Table, chance: random.Random) -> Moves:
     counters = [counter.name for counter in table.counters]
     atoms = [atom for one in table.rows for atom in one.guard.atoms()]
     made = [
-        enters(chance.choice(table.states)),
-        leaves(chance.choice(table.states[:-1])),
-        row(chance.choice(table.rows).id),
-        event(chance.choice(table.rows).event),
-        spends(chance.choice(counters)),
-        resets(chance.choice(counters)),
-    ]
+        enters(chance.choice(table.states)), leaves(chance.choice(table.states[:-1])),
+        row(chance.choice(table.rows).id), event(chance.choice(table.rows).event),
+        spends(chance.choice(counters)), resets(chance.choice(counters)),
+    ]  # fmt: skip
     guards = [chance.choice(atoms)] if atoms else []
     made += [where(guard if chance.random() < 0.5 else ~guard) for guard in guards]
     one, other = chance.choice(made), chance.choice(made)
@@ -124,18 +121,11 @@ def random_property(table: Table, chance: random.Random) -> Property:
     counted = spends(chance.choice([counter.name for counter in table.counters]))
     return chance.choice(
         [
-            never("p", a),
-            never("p", a, after=b),
-            never("p", a, after=b, until=c),
-            only_if("p", a, b),
-            only_if("p", a, b, since=c),
-            eventually("p", a),
-            eventually("p", a, after=b),
-            at_most("p", times, a),
-            at_most("p", times, a, since=b),
-            at_most("p", times, counted),
+            never("p", a), never("p", a, after=b), never("p", a, after=b, until=c), only_if("p", a, b),
+            only_if("p", a, b, since=c), eventually("p", a), eventually("p", a, after=b),
+            at_most("p", times, a), at_most("p", times, a, since=b), at_most("p", times, counted),
         ]
-    )
+    )  # fmt: skip
 
 
 def proved_table(seed: int) -> Table | None:

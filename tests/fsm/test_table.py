@@ -129,25 +129,19 @@ FROM_THE_END = lines_of({"E": [on("x", go("A"), why="")]})
         (lambda: table(Rung("x", "End")), "exactly the rungs to End carry an exit reason"),
         (lambda: table(), "the ladder has no rung"),
         (lambda: Table("t", ("A", "A"), "A", (), ()), "states must be distinct"),
-        (
-            lambda: Table("t", ("A",), "B", (), ()),
-            "the final state 'B' is not one of the states; there are A",
-        ),
+        (lambda: Table("t", ("A",), "B", (), ()),
+         "the final state 'B' is not one of the states; there are A"),
         (lambda: Table("t", ("A", "E"), "E", (), FROM_THE_END), "'E' is not a state that can be left"),
         (lambda: Table("t", ("A", "E"), "E", (), TWICE), "two lines for the same event"),
         (lambda: Table("t", ("E",), "E", (), ()), "the first state is where a turn begins"),
         (lambda: made("x", [OVER], "A", "E", counters=[Counter("n")] * 2), "counters must be distinct: n, n"),
-        (
-            lambda: made("x", [OVER], "A", "E", macros=(("stop", {"B": "stopped"}),)),
-            "stop has exits of states that do not exist: B",
-        ),
-        (
-            lambda: made("x", [replace(AGAIN, needs=left("n", "f")), OVER], "A", "E", counters=FLAG),
-            "compares another counter with the flag(s) f",
-        ),
+        (lambda: made("x", [OVER], "A", "E", macros=(("stop", {"B": "stopped"}),)),
+         "stop has exits of states that do not exist: B"),
+        (lambda: made("x", [replace(AGAIN, needs=left("n", "f")), OVER], "A", "E", counters=FLAG),
+         "compares another counter with the flag(s) f"),
         (lambda: Table("t", ("A", "E"), "E", (Counter("n"),), SAME_IDS), "two rows have the id 'A.x/1'"),
     ],
-)
+)  # fmt: skip
 def test_wrong_names_are_refused_with_the_place(make: object, message: str) -> None:
     with pytest.raises(TableError) as raised:
         make()
@@ -166,16 +160,12 @@ FEW = left("n")
 @pytest.mark.parametrize(
     "needs",
     [
-        generous(Below, "n", "n", "n left", "no n left"),
-        generous(Spent, FEW),
-        generous(AllOf, (FEW,)),
-        generous(AnyOf, (FEW,)),
-        Spent(generous(Below, "n", "n", "n left", "no n left")),
-        AllOf((FEW, generous(Spent, FEW))),
-        AnyOf((FEW, AllOf((FEW, generous(AnyOf, (FEW,)))))),
+        generous(Below, "n", "n", "n left", "no n left"), generous(Spent, FEW), generous(AllOf, (FEW,)),
+        generous(AnyOf, (FEW,)), Spent(generous(Below, "n", "n", "n left", "no n left")),
+        AllOf((FEW, generous(Spent, FEW))), AnyOf((FEW, AllOf((FEW, generous(AnyOf, (FEW,)))))),
     ],
     ids=repr,
-)
+)  # fmt: skip
 def test_a_guard_that_inherits_from_one_of_the_language_is_refused(needs: Guard) -> None:
     """It could hold when the proofs say that it does not: a loop that never ends would pass them all."""
     with pytest.raises(TableError, match=r"^t: A.go: rung 'x': a guard of type Generous cannot be proved; "):

@@ -257,19 +257,13 @@ def test_a_fault_that_only_the_formula_sees() -> None:
 @pytest.mark.parametrize(
     ("row", "made", "told"),
     [
-        (
-            "EmptyRecovery.nothing/1",
-            {"guard": ALWAYS},
-            'row spends empties without testing it .* left("empties")',
-        ),
-        (
-            "BuildMessages.built/2",
-            {"spends": ("opened", "sends", "attempts")},
-            "row spends opened without testing it",
-        ),
+        ("EmptyRecovery.nothing/1", {"guard": ALWAYS},
+         'row spends empties without testing it .* left("empties")'),
+        ("BuildMessages.built/2", {"spends": ("opened", "sends", "attempts")},
+         "row spends opened without testing it"),
         ("ClassifyError.server_error/1", {"resets": ("retries",)}, "row resets and spends retries"),
     ],
-)
+)  # fmt: skip
 def test_a_row_that_spends_what_it_may_not_is_named(row: str, made: dict[str, Any], told: str) -> None:
     with pytest.raises(TableError, match=f"{row}: {told}".replace("(", r"\(").replace(")", r"\)")):
         prove(changed(TURN, row, **made))

@@ -134,8 +134,7 @@ MANY = sampled_seeds(range(1_000, 5_000), "random tables")
 
 
 @pytest.mark.parametrize(
-    ("seeds", "least"),
-    [(range(800, 1_000), 10), pytest.param(MANY, at_least(250), marks=pytest.mark.slow)],
+    ("seeds", "least"), [(range(800, 1_000), 10), pytest.param(MANY, at_least(250), marks=pytest.mark.slow)]
 )
 def test_random_tables_are_judged_as_brute_force_does(seeds: range, least: int) -> None:
     seen = check(seeds)

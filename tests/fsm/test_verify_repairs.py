@@ -56,11 +56,9 @@ REPAIRED = {
     "a hole": (small(on("e", AGAIN, why="")), f"A.e: {LAST}"),
     "a free loop": (small(ENDS, on("f", go("A"), why="")), f'A.f: need left("n") and spend it; {LAST}'),
     "a reset": (small(ENDS, on("f", BACK, OVER, resets=["m"], why="")), "A.f/1: let the line not reset m"),
-    "not tested": (
-        small(on("e", UNTESTED, why=""), on("stop", OVER, why="")),
-        f'A.e: need left("n"); {LAST}',
-    ),
-}
+    "not tested": (small(on("e", UNTESTED, why=""), on("stop", OVER, why="")),
+                   f'A.e: need left("n"); {LAST}'),
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("fault", REPAIRED)

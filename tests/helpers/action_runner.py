@@ -119,18 +119,13 @@ class ActionRunner:
                 name, _, value = line.partition("=")
                 known |= {f"steps.{one}.outputs.{name}": value for one in ("compare", "play")}
             env = {
-                **QUIET,
-                **{name: _filled(text, known) for name, text in step["env"].items()},
+                **QUIET, **{name: _filled(text, known) for name, text in step["env"].items()},
                 "PATH": f"{self._programs}{os.pathsep}{os.environ['PATH']}",
-                "GITHUB_ACTION_PATH": str(self.action),
-                "GITHUB_API_URL": self.github.url,
-                "GITHUB_EVENT_PATH": str(self.folder / "event.json"),
-                "GITHUB_REPOSITORY": "o/r",
-                "RUNNER_TEMP": str(self.folder / "temp"),
-                "GITHUB_OUTPUT": str(outputs),
-                "GITHUB_STEP_SUMMARY": str(self.folder / "summary"),
-                **self._environment,
-            }
+                "GITHUB_ACTION_PATH": str(self.action), "GITHUB_API_URL": self.github.url,
+                "GITHUB_EVENT_PATH": str(self.folder / "event.json"), "GITHUB_REPOSITORY": "o/r",
+                "RUNNER_TEMP": str(self.folder / "temp"), "GITHUB_OUTPUT": str(outputs),
+                "GITHUB_STEP_SUMMARY": str(self.folder / "summary"), **self._environment,
+            }  # fmt: skip
             done = subprocess.run(
                 ["bash", "-e", "-o", "pipefail", "-c", step["run"]],
                 cwd=self.home, env=env, capture_output=True, text=True, check=False,

@@ -21,7 +21,6 @@ MARK = "pytest.mark.behaviour"
 BEYOND = "beyond"
 WORDS = {"partly": "In part", "missing": "Not yet", "product": "Part of a product around the engine"}
 """What the page says of the states that need a reason. Without one a claim holds."""
-
 HEAD = """# Behaviors
 
 The testable claims of the project, for someone changing it: what must happen, where the code is, and the tests that fail when it does not. Code and

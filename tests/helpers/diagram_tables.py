@@ -39,13 +39,10 @@ LINES = {
     ],
 }
 SMALL = Table(
-    "small",
-    ("Start", "Think", "Act", "Check", "Done"),
-    "Done",
-    tuple(map(Counter, ("asks", "acts", "fixes"))),
-    lines_of(LINES),
+    "small", ("Start", "Think", "Act", "Check", "Done"), "Done",
+    tuple(map(Counter, ("asks", "acts", "fixes"))), lines_of(LINES),
     macros=(("cancelled", {"Start": "stopped", "Think": "stopped", "Act": "stopped_in_tool"}),),
-)
+)  # fmt: skip
 SMALL_LIMITS = {"asks": 2, "acts": 3, "fixes": 1}
 USUAL = ("ready", "built", "tools", "done", "built", "error", "overloaded", "built", "text")
 """A tool round, an error that is retried, an answer: 9 moves, three of them ``built``."""
@@ -124,8 +121,6 @@ def proved(old: Table, new: Table) -> ProofChange:
 
 
 _PROVED: dict[tuple[str, str], ProofChange] = {}
-
-
 OTHER = replace(
     SMALL,
     lines=tuple(

@@ -202,11 +202,8 @@ def table(script: Any, **options: Any) -> Iterator[tuple[Agent, ScriptedServer, 
     own = options.pop("callbacks", {})
     with ScriptedServer(script) as server:
         options = {"model": "openai:gpt-x", "api_key": "test-key", "tools": TOOLS, "toolsets": [], **options}
-        agent = Agent(base_url=server.url, clock=clock, callbacks=heard.functions(**own), **options)
-        try:
+        with Agent(base_url=server.url, clock=clock, callbacks=heard.functions(**own), **options) as agent:
             yield agent, server, clock, heard
-        finally:
-            agent.close()
 
 
 def play(
@@ -229,8 +226,7 @@ def check(played: Played, turn: Turn) -> None:
     result, server = played.result, played.server
     assert not server.overrun, "the turn asked more often than the script foresaw"
     assert sum(bool(result[name]) for name in SHOWN) == 1
-    assert set(result.keys()) == set(TurnResult.model_fields)
-    assert result.attempts == server.completions
+    assert (set(result.keys()), result.attempts) == (set(TurnResult.model_fields), server.completions)
     assert result.total_tokens == server.served_usage.total
     for body in server.bodies:
         assert not violations(chat_rows(body))

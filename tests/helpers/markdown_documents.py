@@ -14,19 +14,8 @@ _DIGITS = {
 """How a word begins, and the signs that count it."""
 _LANGUAGES = ("python", "json", "diff", "console", "sh", "html", "markdown", "")
 _ASKED = (
-    "text",
-    "em",
-    "strong",
-    "code",
-    "strike",
-    "link",
-    "image",
-    "badge",
-    "nameless",
-    "auto",
-    "html",
-    "generic",
-)
+    "text", "em", "strong", "code", "strike", "link", "image", "badge", "nameless", "auto", "html", "generic",
+)  # fmt: skip
 _RARE = ("break", "backslash", "br", "tab", "nbsp", "reference", "long", "rule", "entity", "newline")
 
 
@@ -120,15 +109,8 @@ class Writer:
 
     def _block(self, depth: int) -> str:
         kinds = ["paragraph"] * 3 + [
-            "heading",
-            "underlined",
-            "fence",
-            "indented",
-            "table",
-            "hr",
-            "html",
-            "definition",
-        ]
+            "heading", "underlined", "fence", "indented", "table", "hr", "html", "definition",
+        ]  # fmt: skip
         if depth < 3:
             kinds += ["list", "numbers", "quote"] * 2
         kind = self._chance.choice(kinds)

@@ -70,14 +70,9 @@ async def bench(
         clock or SystemClock(),
     )
     found = McpServers.of(
-        servers,
-        home=home,
-        workdir=home,
-        clock=clock,
-        settings=settings,
-        environment=environment,
+        servers, home=home, workdir=home, clock=clock, settings=settings, environment=environment,
         callbacks=Callbacks(callbacks),
-    )
+    )  # fmt: skip
     assert found is not None
     runner = ToolRunner([], clock=clock, more=found, poll=0.01)
     try:

@@ -54,19 +54,14 @@ TOOLS = [
     described("echo", "Give a text back.", "readOnlyHint", text="string"),
     described("note", "Append to a file.", path="string", text="string", seconds="number"),
     described("slow", "Wait.", "idempotentHint", seconds="number"),
-    described("die", "End the process.", text="string"),
-    described("read_and_die", "x", "readOnlyHint"),
-    described("environment", "Names and values."),
-    described("fail", "Fail.", text="string"),
-    described("refuse", "Fail as the protocol does."),
-    described("big", "A long text.", size="number"),
+    described("die", "End the process.", text="string"), described("read_and_die", "x", "readOnlyHint"),
+    described("environment", "Names and values."), described("fail", "Fail.", text="string"),
+    described("refuse", "Fail as the protocol does."), described("big", "A long text.", size="number"),
     described("noise", "Write what is no message.", lines="number"),
-    described("flood", "Send messages without end."),
-    described("blocks", "Every kind of content."),
-    described("grow", "More tools."),
-    described("ask", "Ask the client.", method="string"),
+    described("flood", "Send messages without end."), described("blocks", "Every kind of content."),
+    described("grow", "More tools."), described("ask", "Ask the client.", method="string"),
     described("cancelled", "Which calls were cancelled."),
-]
+]  # fmt: skip
 
 
 def send(**message: Any) -> None:

@@ -167,11 +167,9 @@ def _chat() -> Iterator[Recorded]:
     choice = {"index": 0, "message": message, "logprobs": None, "finish_reason": "tool_calls"}
     yield recorded("whole", ({**whole, "choices": [choice]},))
     said = {
-        "role": "assistant",
-        "content": [item("text", text="no")],
-        "refusal": "I will not",
+        "role": "assistant", "content": [item("text", text="no")], "refusal": "I will not",
         "tool_calls": None,
-    }
+    }  # fmt: skip
     yield recorded("whole", ({**whole, "choices": [{"index": 0, "message": said, "finish_reason": "stop"}]},))
     raw = '{"error": {"message": "behind it", "code": 500}}'
     error = {"message": "no such thing", "type": "invalid_request_error", "param": "messages", "code": "bad",
@@ -268,12 +266,8 @@ def _responses() -> Iterator[Recorded]:
 
     def about(kind: str, index: int, item: str, **more: Any) -> dict[str, Any]:
         return {
-            "type": f"response.{kind}",
-            "sequence_number": 1,
-            "output_index": index,
-            "item_id": item,
-            **more,
-        }
+            "type": f"response.{kind}", "sequence_number": 1, "output_index": index, "item_id": item, **more,
+        }  # fmt: skip
 
     def begun(index: int, item: dict[str, Any], **empty: Any) -> dict[str, Any]:
         begins = {**item, **empty, "status": "in_progress"}

@@ -41,18 +41,14 @@ def documents(text: str) -> list[object]:
 
 
 READERS: dict[str, Callable[[str], object]] = {
-    "json": documents,
-    "toml": tomllib.loads,
-    "yaml": yaml.safe_load,
-}
+    "json": documents, "toml": tomllib.loads, "yaml": yaml.safe_load,
+}  # fmt: skip
 PROGRAMS = {
     "fsm-agent": "-m fsm_agent",
     "python": "",
     "pytest": "-m pytest -p no:cacheprovider -p no:xdist -p no:randomly",
 }
 COMMAND = re.compile(r"^\$ (.*(?:\\\n.*)*)$", re.MULTILINE)
-
-
 EXAMPLES = "fsm-agent examples"
 """The command without which a page cannot use them; it is run also where no other is."""
 OF_THE_CLONE = ("examples", "tests", "docs", "benchmarks")

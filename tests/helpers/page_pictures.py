@@ -19,8 +19,6 @@ from tests.helpers.terminal_picture import terminal_svg
 PICTURES = ROOT / "docs" / "pictures"
 DRAWN = {"returns.svg": "tutorial-returns.svg", "taken.svg": "tutorial-rows.svg"}
 """What the tutorial draws, and the picture that shows it. The same on every run."""
-
-
 ASKED = ("run", "--model", "offline:demo", "--tool", "desk:find_order", 'find_order(number="1001")')
 """What the terminal of the tutorial shows."""
 TERMINAL = "tutorial-terminal.svg"

@@ -100,13 +100,10 @@ CHAT = Wire(
     "chat",
     OpenAIChat,
     "/v1/chat/completions",
-    empty=(
-        ({"choices": []}, "no choices", ""),
-        ({"choices": [{"message": None}]}, "no choices", ""),
-        ({"error": GONE}, "quota gone", "insufficient_quota"),
-        ({"error": "plain words", "choices": None}, "plain words", ""),
-    ),
-)
+    empty=(({"choices": []}, "no choices", ""), ({"choices": [{"message": None}]}, "no choices", ""),
+           ({"error": GONE}, "quota gone", "insufficient_quota"),
+           ({"error": "plain words", "choices": None}, "plain words", "")),
+)  # fmt: skip
 ANTHROPIC = Wire(
     "messages",
     AnthropicMessages,
@@ -118,14 +115,11 @@ ANTHROPIC = Wire(
     overloaded="OverloadedError",
     too_long="prompt is too long: 5000 tokens > 4096 maximum",
     rate="anthropic-ratelimit-requests-remaining",
-    empty=(
-        ({"choices": []}, "no content", ""),
-        ({"content": None}, "no content", ""),
-        ({"error": GONE}, "quota gone", "insufficient_quota"),
-        ({"error": "plain words", "content": None}, "plain words", ""),
-    ),
+    empty=(({"choices": []}, "no content", ""), ({"content": None}, "no content", ""),
+           ({"error": GONE}, "quota gone", "insufficient_quota"),
+           ({"error": "plain words", "content": None}, "plain words", "")),
     account=("ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN"),
-)
+)  # fmt: skip
 RESPONSES = Wire(
     "responses",
     OpenAIResponses,

@@ -97,12 +97,9 @@ class PostgresServer:
         options = ["-U", "postgres", "-E", "UTF8", "--locale=C", "-A", "trust", "--no-sync"]
         self._checked("initdb", "-D", self.data, *options)
         settings = [
-            "listen_addresses = ''",
-            f"unix_socket_directories = '{self.folder}'",
-            "max_connections = 300",
-            "shared_buffers = 64MB",
-            "logging_collector = off",
-        ]
+            "listen_addresses = ''", f"unix_socket_directories = '{self.folder}'", "max_connections = 300",
+            "shared_buffers = 64MB", "logging_collector = off",
+        ]  # fmt: skip
         settings += [] if durable else ["fsync = off", "synchronous_commit = off", "full_page_writes = off"]
         conf = self.data / "postgresql.auto.conf"
         conf.write_text("\n".join(settings) + "\n")

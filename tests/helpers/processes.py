@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar, Self
+
+from tests.helpers.waiting import until
 
 PROC = Path("/proc")
 
 
-def environment(**more: str) -> dict[str, str]:
-    """This process's variables and ``more``, with the packages of this checkout to be imported."""
+def environment(*first: Path, **more: str) -> dict[str, str]:
+    """This process's variables and ``more``, with the packages of this checkout to be imported, and before them
+    what is in the ``first`` folders."""
     root = Path(__file__).parents[2]
-    return {**os.environ, "PYTHONPATH": f"{root}{os.pathsep}{root / 'states'}", **more}
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, (*first, root, root / "states"))), **more}
 
 
 def ran(*command: str | Path, **options: Any) -> subprocess.CompletedProcess[str]:
@@ -28,6 +32,44 @@ def printed(*command: str | Path, **options: Any) -> str:
     done = ran(*command, **options)
     assert done.returncode == 0, done.stderr[-3_000:]
     return str(done.stdout)
+
+
+class CommandProcess:
+    """One command of ``fsm-agent``. ``world``: the folder of its log, and where the tools of ``tests.dispatch.app``
+    count what they did. It serves when it has written its ``sign``."""
+
+    sign: ClassVar[str]
+
+    def __init__(self, world: Path, home: Path, *words: str, database_url: str | None, **more: str) -> None:
+        self._log = world / f"{words[0]}-{len(list(world.glob(f'{words[0]}-*')))}.log"
+        stored = {} if database_url is None else {"FSM_AGENT_STORE__DATABASE_URL": database_url}
+        own = {"FSM_AGENT_HOME": str(home), "DISPATCH_WORLD": str(world), **stored, **more}
+        program = [sys.executable, "-m", "fsm_agent", *words]
+        with self._log.open("wb") as log:
+            self.process = subprocess.Popen(
+                program, env=environment(**own), stdout=log, stderr=log, cwd=world
+            )
+
+    @property
+    def said(self) -> str:
+        """What it has written."""
+        return self._log.read_text(errors="replace")
+
+    def serves(self) -> Self:
+        """Return when it serves."""
+        until(lambda: self.sign in self.said or self.process.poll() is not None, f"{self.sign} of a process")
+        assert self.process.poll() is None, self.said
+        return self
+
+    def kill(self) -> None:
+        """End it as kill -9 does."""
+        self.process.kill()
+        self.process.wait()
+
+    def leave(self) -> int:
+        """Ask it to end, and return its exit code."""
+        self.process.send_signal(signal.SIGTERM)
+        return self.process.wait(60)
 
 
 def alive(pid: int) -> bool:

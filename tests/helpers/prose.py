@@ -23,14 +23,9 @@ from tests.helpers.sources import ROOT, text
 
 STYLE = "docs/style.md"
 PAGES = (
-    "*.md",
-    "docs/*.md",
-    "docs/behaviours.toml",
-    "docs/api/*.md",
-    "examples/*.md",
-    "benchmarks/*.md",
+    "*.md", "docs/*.md", "docs/behaviours.toml", "docs/api/*.md", "examples/*.md", "benchmarks/*.md",
     "editors/**/*.md",
-)
+)  # fmt: skip
 GENERATED = {STYLE, "docs/behaviours.md", "docs/commands.md", "docs/settings.md"}
 """Pages that are made from the Python sources and ``behaviours.toml``, which are checked themselves."""
 PACKAGES = ("fsm_agent", "states/fsm_agent_states", "tests", "examples", "benchmarks", "docs/site")
@@ -39,17 +34,10 @@ BROWSER = ("fsm_agent/**/*.js", "fsm_agent/**/*.html")
 LIBRARIES = "vendor"
 QUOTES = ROOT / "tests" / "house" / "test_prose.py"
 """Tests the check, with words that it must find."""
-
 CHECKS = {
-    "house": True,
-    "cliches": True,
-    "lexical_illusions": True,
-    "malapropisms": True,
-    "mondegreens": True,
-    "nonwords": True,
-    "redundancy": True,
-    "spelling": True,
-}
+    "house": True, "cliches": True, "lexical_illusions": True, "malapropisms": True, "mondegreens": True,
+    "nonwords": True, "redundancy": True, "spelling": True,
+}  # fmt: skip
 WORDS_ONLY = {"house": True}
 """For sources: strings in them are pieces of sentences, which the published checks misread."""
 CODE = re.compile(

@@ -29,7 +29,6 @@ VALUES = st.recursive(
 )
 ARGUMENTS = st.dictionaries(NAMES, VALUES, max_size=4)
 """Of any call."""
-
 _STEP = r"\.?[A-Za-z_]\w*|\[\d+\]|\[\"(?:[^\"\\]|\\.)*\"\]"
 _STEPS = re.compile(_STEP)
 _ROW = re.compile(rf"    (?P<place>(?:{_STEP})*) *(?P<sign>[│┆=]) (?P<text>.*)", re.DOTALL)

@@ -30,27 +30,9 @@ from fsm_agent.testing import (
 )
 
 WORDS = [
-    "the",
-    "river",
-    "is",
-    "high",
-    "today",
-    "and",
-    "the",
-    "bridge",
-    "at",
-    "the",
-    "mill",
-    "is",
-    "closed",
-    "until",
-    "the",
-    "water",
-    "falls",
-    "again",
-]
-
-
+    "the", "river", "is", "high", "today", "and", "the", "bridge", "at", "the", "mill", "is", "closed",
+    "until", "the", "water", "falls", "again",
+]  # fmt: skip
 SETTINGS = {"max_iterations": 8, "backoff": {"seed": 1}, "prompt": {"context_files": False}}
 
 
@@ -79,15 +61,11 @@ def record(
         asks = random.Random(f"{seed} {len(made)} approvals")
         history = _history(chance) if chance.random() < 0.2 else None
         agent = Agent(
-            ScriptedModel([_reply(chance) for _ in range(60)]),
-            tools=[measure, close],
-            toolsets=["todo"],
-            home=home,
-            clock=FakeClock(),
-            context_window=16_000 if history else 200_000,
+            ScriptedModel([_reply(chance) for _ in range(60)]), tools=[measure, close], toolsets=["todo"],
+            home=home, clock=FakeClock(), context_window=16_000 if history else 200_000,
             settings={**SETTINGS, **(settings or {})},
             callbacks={"approval": _answers(asks)} if chance.random() < 0.3 else None,
-        )
+        )  # fmt: skip
         for _ in range(each):
             result = agent.run_conversation(_words(chance, 3, 30), conversation_history=history)
             made.append(result.turn_id)
@@ -121,19 +99,14 @@ def _reply(chance: random.Random) -> Any:
     ]
     kinds = (
         (8, lambda: text(_words(chance, 5, 80))),
-        (8, lambda: tools(*chance.sample(calls[:3], chance.randint(1, 3)))),
-        (1, lambda: tools(calls[3])),
-        (1, blank),
-        (1, lambda: length(_words(chance, 5, 20))),
+        (8, lambda: tools(*chance.sample(calls[:3], chance.randint(1, 3)))), (1, lambda: tools(calls[3])),
+        (1, blank), (1, lambda: length(_words(chance, 5, 20))),
         (1, lambda: cut_tool_call("measure", '{"place": "mi')),
         (1, lambda: bad_json("measure", '{"place": }')),
-        (1, lambda: status(chance.choice((429, 500, 503, 401, 400)))),
-        (1, drop),
-        (1, lambda: cut(_words(chance, 2, 9))),
-        (1, lambda: reasoning(_words(chance, 3, 9))),
-        (0.3, lambda: overflow(12_000)),
-        (0.3, lambda: content_filter(_words(chance, 1, 4))),
+        (1, lambda: status(chance.choice((429, 500, 503, 401, 400)))), (1, drop),
+        (1, lambda: cut(_words(chance, 2, 9))), (1, lambda: reasoning(_words(chance, 3, 9))),
+        (0.3, lambda: overflow(12_000)), (0.3, lambda: content_filter(_words(chance, 1, 4))),
         (0.3, lambda: refusal("no")),
-    )
+    )  # fmt: skip
     (made,) = chance.choices([make for _, make in kinds], [weight for weight, _ in kinds])
     return made()

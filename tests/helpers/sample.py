@@ -19,7 +19,6 @@ from typing import TypeVar
 
 PART = 4
 """One case in this many is played."""
-
 Case = TypeVar("Case")
 
 

@@ -33,10 +33,7 @@ def lookup(city: str) -> str:
     return f"{city}: sunny"
 
 
-@tool(effect="pure")
-def look() -> str:
-    """Look."""
-    return "seen"
+look = tool(effect="pure", name="look")(lambda: "seen")
 
 
 @tool(effect="unsafe")

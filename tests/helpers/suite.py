@@ -48,7 +48,6 @@ PLACE = "SUITE_PLACE"
 """The environment variable that tells a worker the folder with its queue."""
 SHUFFLE = "SUITE_SHUFFLE"
 """The one that tells it the seed of an order of its own."""
-
 WORTH_NAMING = 0.05
 """CPU seconds: test functions below this are not in the profile."""
 EVERY = 10.0
@@ -277,12 +276,9 @@ def keep(run: Run, place: Path, profile: Mapping[str, Any]) -> None:
     files = {name: round(s, 2) for name, s in files_of(run.cases).items()}
     files = {name: s for name, s in profile.get("files", {}).items() if (ROOT / name).exists()} | files
     found = {
-        "cpu": round(run.cpu, 1),
-        "wall": round(run.wall, 1),
-        "work": round(run.work, 4),
-        "files": files,
+        "cpu": round(run.cpu, 1), "wall": round(run.wall, 1), "work": round(run.work, 4), "files": files,
         "functions": dear,
-    }
+    }  # fmt: skip
     place.write_text(json.dumps(found, indent=0, sort_keys=True) + "\n", encoding="utf-8")
 
 

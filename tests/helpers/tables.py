@@ -7,10 +7,8 @@ from fsm_agent.testing.scripts import CountingTurn as Counting
 from fsm_agent_states.table import TURN
 
 __all__ = ["DEFAULTS", "UNCOUNTED", "Counting", "chain", "courier", "nested"]
-
 DEFAULTS = {name: most for name, most in TURN.default_limits().items() if name != "opened"}
 """Of a turn with two fallbacks, two rekeys and one auxiliary model."""
-
 UNCOUNTED = 10**9
 """A limit for a cap that is taken away."""
 
@@ -23,11 +21,9 @@ def courier() -> Table:
     lines = {
         "Pack": [on("packed", go("Drive"), why="")],
         "Drive": [on("arrived", go("Ring"), why=""), on("broken", repack, end("lost", "Done"), why="")],
-        "Ring": [
-            on("open", end("delivered", "Done"), why=""),
-            on("closed", ring, again, end("returned", "Done"), why=""),
-        ],
-    }
+        "Ring": [on("open", end("delivered", "Done"), why=""),
+                 on("closed", ring, again, end("returned", "Done"), why="")],
+    }  # fmt: skip
     counters = tuple(Counter(name) for name in ("tries", "rings", "repacks"))
     return Table("parcel", ("Pack", "Drive", "Ring", "Done"), "Done", counters, lines_of(lines))
 
@@ -51,11 +47,9 @@ def chain(states: int) -> Table:
         before = Rung("back", names[max(at - 1, 0)], left(back), (back,), (here,))
         half = Rung("half the way", names[at // 2], left(back), (back,))
         parts[name] = [
-            on("ok", further, why=""),
-            on("bad", again, before, end("failed", "Done"), why=""),
-            on("far", half, end("far", "Done"), why=""),
-            on("stop", end("stopped", "Done"), why=""),
-        ]
+            on("ok", further, why=""), on("bad", again, before, end("failed", "Done"), why=""),
+            on("far", half, end("far", "Done"), why=""), on("stop", end("stopped", "Done"), why=""),
+        ]  # fmt: skip
     counters = tuple(Counter(f"{kind}{at}") for at in range(states) for kind in "ab")
     return Table("chain", (*names, "Done"), "Done", counters, lines_of(parts))
 

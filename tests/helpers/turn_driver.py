@@ -199,18 +199,11 @@ class Driver:
         limits = config.limits
         first = self._entry(0)
         self.agent = Agent(
-            first.pop("model"),
-            **first,
-            tools=TOOLS,
-            toolsets=[],
+            first.pop("model"), **first, tools=TOOLS, toolsets=[],
             auxiliary=[{"model": self._port()} for _ in range(limits["summarizers"] - 1)],
             fallbacks=[self._entry(place) for place in range(1, limits["fallbacks"] + 1)] + self._ring(),
-            settings=settings_of(config),
-            home=home,
-            workdir=home,
-            clock=self.clock,
-            budget=self.budget,
-        )
+            settings=settings_of(config), home=home, workdir=home, clock=self.clock, budget=self.budget,
+        )  # fmt: skip
 
     def _entry(self, place: int) -> dict[str, Any]:
         rekeys, refresh = self.config.limits["rekeys"], self.config.keys == "refresh"

@@ -30,8 +30,6 @@ FIXED = {"rebuilds": 1, "repairs": 10}
 """Limits that no setting changes."""
 MOST_SHRINKS = 3
 """Compactions that the history of a played turn is long enough for."""
-
-
 GO, LONG = "go", "words and more words " * 10
 """What the user says; the second where the newest request is to be large."""
 CONTINUES = {"continuation": {"acks_enabled": True, "verify_enabled": True}}
@@ -91,13 +89,9 @@ def triaged(reply: ModelReply, holding: frozenset[str]) -> ReplyKind:
     """The kind of a reply when just these facts hold of the turn, as CallLLM finds it."""
     asked = LONG if "solid" in holding else GO
     turn = TurnState.of(
-        turn_id="a turn",
-        session_id="a session",
-        settings=Settings.of(CONTINUES),
-        user_content=asked,
-        runtime=Runtime("any", "any"),
-        rows=[Message("user", asked)],
-    )
+        turn_id="a turn", session_id="a session", settings=Settings.of(CONTINUES), user_content=asked,
+        runtime=Runtime("any", "any"), rows=[Message("user", asked)],
+    )  # fmt: skip
     got = Received.of(reply)
     return next(
         kind
@@ -202,16 +196,13 @@ class TurnFacts:
         held = facts.muted or facts.compaction_blocked
         over = facts.over and config.window and config.compression and not held
         possible = {
-            "crashed": True,
-            "cancelled": facts.ordered != "waits_at_once",
+            "crashed": True, "cancelled": facts.ordered != "waits_at_once",
             "cancelled_waiting": facts.ordered in ("waits_at_once", "waits_later"),
-            "failed": (broken and not speaks) or self._can_fail(facts, counts),
-            "spoken": speaks,
-            "starved": opens,
-            "window_too_small": not broken and not speaks and tiny,
+            "failed": (broken and not speaks) or self._can_fail(facts, counts), "spoken": speaks,
+            "starved": opens, "window_too_small": not broken and not speaks and tiny,
             "built": not broken and not speaks and not tiny and not over,
             "oversized": not broken and not speaks and not tiny and over,
-        }
+        }  # fmt: skip
         possible |= dict.fromkeys(
             ("over_cost", "over_tokens", "over_time"), not broken and not speaks and not tiny
         )
@@ -280,14 +271,11 @@ class TurnFacts:
         wider, pool = follows["next_is_wider"], config.keys == "pool" and config.limits["rekeys"] > 0
         refreshable = config.keys == "refresh" and facts.refreshes < config.limits["rekeys"]
         possible = {
-            "repairable": not config.window or counts["repairs"] < 9,
-            "bad_key": pool or refreshable,
-            "key_limited": pool,
-            "unreachable": follows["on_primary"],
-            "overflow": config.compression and not wider,
-            "outgrown": config.compression and wider,
+            "repairable": not config.window or counts["repairs"] < 9, "bad_key": pool or refreshable,
+            "key_limited": pool, "unreachable": follows["on_primary"],
+            "overflow": config.compression and not wider, "outgrown": config.compression and wider,
             "compression_off": not config.compression,
-        }
+        }  # fmt: skip
         if possible.get(event, True):
             refreshes = facts.refreshes + (config.keys == "refresh" and "rekeys" in row.spends)
             forced = event in ("overflow", "outgrown")
@@ -338,12 +326,9 @@ class TurnFacts:
         if facts.answers_errors != (event == "answered") and event != "crashed":
             return
         ran = facts._replace(
-            after_tools=True,
-            text_begun=False,
-            text_prior=False,
-            text_held=facts.text_unchecked,
+            after_tools=True, text_begun=False, text_prior=False, text_held=facts.text_unchecked,
             answers_errors=False,
-        )
+        )  # fmt: skip
         if event == "done":
             yield ran._replace(tool="echo", unverified=False)
             yield ran._replace(tool="todo", unverified=False, text_prior=not self.config.checks)

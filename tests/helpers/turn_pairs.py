@@ -20,9 +20,7 @@ BY_HAND = {
 }
 """Played by tests of their own. The first and those from the third to the seventh: a refusal names a window
 that was not known before."""
-
 ASKS = ("summarizer", "same again")
-
 Forbids = Callable[[Row, Row], bool]
 
 
@@ -54,7 +52,6 @@ FAILS = {"Prepare.ready", "BuildMessages.starved/1"} | {
     for rung in ("bad_key/1", "summary_failed/1", "summary_failed/2", "overloaded/1", "overloaded/3")
 }
 """Rows after which a recovery can fail, or the breaker be open."""
-
 REASONS: dict[str, Forbids] = {
     "only a refresh, or a fallback to a model that is not wider, can fail; or the model was silent": lambda a, b: (
         b.event == "failed" and a.id not in FAILS

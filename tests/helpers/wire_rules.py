@@ -24,11 +24,9 @@ HERE = "here"
 TEXT = st.text(max_size=12) | st.sampled_from(["", "  ", "\ud800", "a\x00b", "<think>x</think>"])
 IDS = st.sampled_from(["call_0", "call.1", "call_1", "ü", "", "x" * 80])
 CALLS = st.builds(
-    ToolCall,
-    id=IDS,
-    name=st.sampled_from(["echo", "put", "", "a.b c!"]),
+    ToolCall, id=IDS, name=st.sampled_from(["echo", "put", "", "a.b c!"]),
     arguments=st.sampled_from(["{}", '{"b":1,"a":2}', "", "{broken", "[1]"]),
-)
+)  # fmt: skip
 PNG = {"type": "image_url", "image_url": {"url": "data:image/png;base64,iVBORw0KGgo="}}
 IMAGES = st.sampled_from(
     ["data:image/jpg;base64,AAAA", "data:,", "data:image/tiff;base64,AAAA", "https://x.example/y.png", ""]
@@ -59,17 +57,11 @@ BLOCKS = st.lists(
 ).map(tuple)
 MESSAGES = st.one_of(
     st.builds(Message, role=st.just("user"), content=TEXT | PARTS, wire=st.sampled_from([True, True, False])),
-    st.builds(
-        Message,
-        role=st.just("assistant"),
-        content=TEXT | st.none() | PARTS,
-        tool_calls=st.lists(CALLS, max_size=3).map(tuple),
-        blocks=BLOCKS,
-        wire=st.booleans(),
-    ),
+    st.builds(Message, role=st.just("assistant"), content=TEXT | st.none() | PARTS,
+              tool_calls=st.lists(CALLS, max_size=3).map(tuple), blocks=BLOCKS, wire=st.booleans()),
     st.builds(Message, role=st.just("tool"), content=TEXT | PARTS, tool_call_id=IDS),
     st.builds(Message, role=st.just("system"), content=TEXT),
-)
+)  # fmt: skip
 ROUNDS = st.builds(
     lambda calls, said, blocks: [
         Message("assistant", said, tool_calls=tuple(calls), blocks=blocks),
@@ -91,18 +83,11 @@ MARKED = View(MESSAGES_API, family=CLAUDE, issuer=HERE, marks=True)
 FLAT = frozenset({"flat_tool_content"})
 VIEWS: dict[ApiMode, list[View]] = {
     "chat_completions": [View(), View(family=family_of(CHAT, "openrouter"), issuer=HERE), View(vision=False)],
-    "codex_responses": [
-        View(RESPONSES, issuer=HERE),
-        View(RESPONSES, vision=False, repairs=frozenset({"ascii"})),
-    ],
-    "anthropic_messages": [
-        View(MESSAGES_API),
-        NATIVE,
-        MARKED,
-        View(MESSAGES_API, vision=False),
-        View(MESSAGES_API, repairs=FLAT),
-    ],
-}
+    "codex_responses": [View(RESPONSES, issuer=HERE),
+                        View(RESPONSES, vision=False, repairs=frozenset({"ascii"}))],
+    "anthropic_messages": [View(MESSAGES_API), NATIVE, MARKED, View(MESSAGES_API, vision=False),
+        View(MESSAGES_API, repairs=FLAT)],
+}  # fmt: skip
 """Ways in which each wire may be asked to write a history."""
 
 

@@ -127,12 +127,10 @@ class Careful(Hooks):
 @pytest.mark.parametrize(
     ("where", "ran", "seen"),
     [
-        ("/etc", [], "not run: not there"),
-        ("the shed", [], "a spade"),
-        ("attic", ["the attic"], "seen in the attic"),
-        ("here", ["here"], "seen in here"),
+        ("/etc", [], "not run: not there"), ("the shed", [], "a spade"),
+        ("attic", ["the attic"], "seen in the attic"), ("here", ["here"], "seen in here"),
     ],
-)
+)  # fmt: skip
 def test_a_call_is_changed_answered_or_refused(tmp_path: Path, where: str, ran: list[str], seen: str) -> None:
     agent, model = agent_of(tmp_path, [tools(call("look", {"where": where})), text("done")], Careful())
     result = agent.run_conversation("look")

@@ -29,7 +29,6 @@ def sources() -> dict[str, ast.Module]:
 
 CACHES = {"_FIELDS", "_KNOWN", "_MADE", "_PROVED", "_begun"}
 """Of pure functions, and of modules that were loaded: emptied at any time, they cost work and change nothing."""
-
 KEPT = re.compile(r"^\| `([A-Z_]+)` \| `([a-z_/]+\.py)` \|", re.MULTILINE)
 
 

@@ -24,11 +24,9 @@ CLIENTS = "openai anthropic httpx httpx2 aiohttp uvloop transitions tenacity tem
 HEAVY = {*CLIENTS.split(), *UI}
 NAMED, TURN = "from fsm_agent import Agent; Agent.chat", "Agent(ScriptedModel([text('x')])).chat('go')"
 STEPS = (
-    "import fsm_agent",
-    NAMED,
-    f"from fsm_agent.testing import ScriptedModel, text; {TURN}",
+    "import fsm_agent", NAMED, f"from fsm_agent.testing import ScriptedModel, text; {TURN}",
     "Agent('openai:m', api_key='k')",
-)
+)  # fmt: skip
 UNUSED = {f"fsm_agent.toolsets.{name}" for name in ("agent.ask", "code", "mcp", "web")}
 UNUSED |= {"html.parser", "http.client", "urllib.request"}
 PROOFS = {"fsm_agent.fsm.verify.properties", "fsm_agent_states.logic.shapes"}
@@ -53,9 +51,7 @@ def test_importing_the_package_loads_little_and_naming_an_agent_no_client(loaded
     assert not packages(named) & HEAVY - {"transitions"}
 
 
-def test_a_turn_loads_nothing_that_it_does_not_use_and_one_proof_that_it_ends(
-    loaded: list[set[str]],
-) -> None:
+def test_a_turn_loads_nothing_that_it_does_not_use_and_one_proof_that_it_ends(loaded: list[set[str]]) -> None:
     turn = loaded[2]
     assert not packages(turn) & {*HEAVY, "mcp"} - {"transitions", "uvloop"}
     assert not turn & {*UNUSED, *PROOFS}

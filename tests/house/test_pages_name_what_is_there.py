@@ -97,10 +97,8 @@ def test_each_decision_has_its_number_and_is_in_the_contents_with_its_date() -> 
 def test_each_decision_says_its_context_what_is_decided_and_what_follows() -> None:
     for part in re.split(r"^### ", BODY, flags=re.MULTILINE)[1:]:
         assert re.findall(r"^\*\*(\w+)\.\*\*", part, re.MULTILINE) == [
-            "Context",
-            "Decision",
-            "Consequences",
-        ], part
+            "Context", "Decision", "Consequences",
+        ], part  # fmt: skip
 
 
 def test_a_number_is_a_decision_or_has_moved_into_the_code() -> None:
@@ -168,7 +166,6 @@ IDS = [line.id for line in BEHAVIOURS]
 GROUPS = "|".join(sorted({id.partition("-")[0] for id in IDS}))
 CITED = re.compile(rf"\b({GROUPS})-(\d\d)([a-z]?)(?:\.\.(\d\d))?")
 """One, or as in INV-01..08 all from the first to the last."""
-
 CLAIMS, HOLD = 299, 290
 """Claims of the specification, and how many of them hold. The second only grows."""
 

@@ -24,8 +24,6 @@ REASONS = {
     ("tests/tools/test_tools_keys.py", "_idle"): "when a thread rests is said nowhere",
     ("tests/workflow/test_values.py", "_seen"): "an attribute of a model of the tests, private to pydantic",
 }
-
-
 LOOKS_PRIVATE = re.compile(r"(?<!\bself)(?<!\bcls)(?<!super\(\))\._[a-z](?!sdict|eplace|xit)")
 """Files without it need not be parsed."""
 

@@ -44,7 +44,6 @@ PACKAGES = (
 )  # fmt: skip
 LEFT_OUT = ("fsm_agent/sessions/store/postgres/",)
 """Runs on a server that the fast suite does not have."""
-
 TABLE = "states/fsm_agent_states/table.py"
 OPTIONS = (
     "-q", "-p", "no:cacheprovider", "-m", "not slow", "--hypothesis-seed=0", "--no-header", "--tb=no",
@@ -333,11 +332,9 @@ class Bench:
         path = os.pathsep.join([str(self.place), str(self.place / "states")])
         environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
         environment |= {
-            "PYTHONPATH": path,
-            "PYTEST_DEBUG_TEMPROOT": str(self.place.parent),
-            "PYTHONHASHSEED": "0",
+            "PYTHONPATH": path, "PYTEST_DEBUG_TEMPROOT": str(self.place.parent), "PYTHONHASHSEED": "0",
             "PYTHONDONTWRITEBYTECODE": "",
-        }
+        }  # fmt: skip
         command = [sys.executable, str(Path(__file__).with_name("server.py"))]
         return subprocess.Popen(
             command, cwd=self.place, env=environment, text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE
@@ -468,11 +465,9 @@ def options(arguments: Sequence[str] | None = None) -> argparse.Namespace:
         "--seconds", type=float, default=4.0, help="CPU seconds of tests for a mutant (default: 4)"
     )
     parser.add_argument(
-        "--to",
-        type=Path,
-        metavar="FILE",
+        "--to", type=Path, metavar="FILE",
         help="write the results there as JSON; those that are there are not measured again",
-    )
+    )  # fmt: skip
     given = parser.parse_args(arguments)
     given.tree = given.tree.resolve()
     return given

@@ -21,7 +21,6 @@ OPERATORS = (
     "raise", "loop", "case", "table",
 )  # fmt: skip
 """What is changed; ``table`` is an edit of a table's rows, which ``tests/helpers/mutants.py`` makes."""
-
 COMPARISONS: dict[type[ast.cmpop], ast.cmpop] = {
     ast.Eq: ast.NotEq(), ast.NotEq: ast.Eq(), ast.Lt: ast.LtE(), ast.LtE: ast.Lt(), ast.Gt: ast.GtE(),
     ast.GtE: ast.Gt(), ast.Is: ast.IsNot(), ast.IsNot: ast.Is(), ast.In: ast.NotIn(), ast.NotIn: ast.In(),
@@ -34,7 +33,6 @@ OPPOSITES = {"min": "max", "max": "min", "any": "all", "all": "any"}
 KEYWORDS = {"strict", "stacklevel", "maxsize", "exist_ok", "daemon", "repr", "compare", "frozen", "slots", "init", "kw_only"}  # fmt: skip
 QUIET = {"log", "logger", "warnings", "assert_never"}
 """Calls of these leave only text behind, or are never reached."""
-
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 
@@ -280,17 +278,13 @@ class _Finder(ast.NodeVisitor):
         self.mutants.append(
             Mutant(
                 id=hashlib.sha256(f"{change}|{self._seen[change]}".encode()).hexdigest()[:12],
-                file=self._file,
-                where=where,
-                operator=operator,
-                line=node.lineno,
+                file=self._file, where=where, operator=operator, line=node.lineno,
                 statement=self._statement.lineno if self._in_function else 0,
                 names=() if self._in_function else self._names,
                 start=self._begins[node.lineno - 1] + node.col_offset,
-                end=self._begins[node.end_lineno - 1] + node.end_col_offset,
-                text=text,
+                end=self._begins[node.end_lineno - 1] + node.end_col_offset, text=text,
             )
-        )
+        )  # fmt: skip
 
     def _text(self, node: ast.pattern) -> str:
         return ast.get_source_segment(self._source, node) or ast.unparse(node)

@@ -39,10 +39,8 @@ import pytest
 
 SLOWER = 15.0
 """How many times as long as when it was recorded a test may take, besides the patience of its job."""
-
 IDLE = 0.3
 """CPU seconds: what uses less in such a time only waits."""
-
 FEW = 5
 
 
@@ -140,11 +138,9 @@ class Recorder:
             if "site-packages" in (getattr(module, "__file__", None) or "") and "." not in name
         ]
         found = {
-            "statements": self._instrument.statements,
-            "tests": self._tests,
-            "failed": self._failed,
+            "statements": self._instrument.statements, "tests": self._tests, "failed": self._failed,
             "libraries": libraries,
-        }
+        }  # fmt: skip
         Path(self._to).write_text(json.dumps(found), encoding="utf-8")
 
     def _keep(self, name: str, seconds: float) -> None:

@@ -25,7 +25,6 @@ from tests.mutation.measure import (
 from tests.mutation.mutants import OPERATORS, mutants
 
 ROOT = Path(__file__).parents[2]
-
 SOURCE = '''"""A docstring with 1 number."""
 
 LIMIT = 3
@@ -47,7 +46,6 @@ def clamp(value: int, most: int = 9) -> int:
     assert value != 5
     return value
 '''
-
 EXPECTED = """
 constant   LIMIT = 4
 default    def clamp(value: int, most: int = 10) -> int:
@@ -158,8 +156,6 @@ def test_endless():
     "sums_by_name.py": "",
     "pyproject.toml": '[tool.pytest.ini_options]\nmarkers = ["slow"]\naddopts = ["--import-mode=importlib"]\n',
 }
-
-
 BECOMES = """
 killed    MOST = 4
 killed    found = 1

@@ -107,11 +107,8 @@ def test_what_fits_becomes_a_value() -> None:
         (City, "Bern", "it is no JSON"),
         (City, '{"name": "Be', "it is no JSON"),
         (City, "{}", "name: missing, and required"),
-        (
-            City,
-            '{"name": "Bern", "people": -1}',
-            "people: Input should be greater than or equal to 0; given: -1",
-        ),
+        (City, '{"name": "Bern", "people": -1}',
+         "people: Input should be greater than or equal to 0; given: -1"),
         (City, "[1]", "the answer: Input should be"),
         (list[int], '["x"]', "valid integer"),
         (bool, '"perhaps"', "valid boolean"),
@@ -122,7 +119,7 @@ def test_what_fits_becomes_a_value() -> None:
         (JsonSchema({"type": "object", "required": ["a"]}), "{}", "'a' is a required property"),
         (JsonSchema({"type": "array", "items": {"type": "integer"}}), '["x"]', "is not of type 'integer'"),
     ],
-)
+)  # fmt: skip
 def test_what_does_not_fit_is_refused_with_words_for_the_model(kind: Any, text: str, words: str) -> None:
     with pytest.raises(ToolFailure, match=words.replace("(", r"\(")):
         value_of(kind, text)
@@ -144,13 +141,11 @@ class Unusable:
 @pytest.mark.parametrize(
     ("kind", "words"),
     [
-        (Unusable, "output_type yields no schema"),
-        (lambda: 3, "a tool's name cannot be used"),
-        ("City", "output_type yields no schema"),
-        (3, "output_type yields no schema"),
+        (Unusable, "output_type yields no schema"), (lambda: 3, "a tool's name cannot be used"),
+        ("City", "output_type yields no schema"), (3, "output_type yields no schema"),
         (Callable[[int], int], "output_type yields no schema"),
     ],
-)
+)  # fmt: skip
 def test_a_type_without_a_schema_is_refused_in_one_line(kind: Any, words: str) -> None:
     with pytest.raises(ConfigError, match=words) as refused:
         OutputType(kind)
@@ -234,12 +229,9 @@ def test_reading_costs_a_few_times_the_length() -> None:
 
 Kind = tuple[Any, st.SearchStrategy[Any]]
 LEAVES: list[Kind] = [
-    (int, st.integers(-(2**60), 2**60)),
-    (str, st.text()),
-    (bool, st.booleans()),
-    (float, st.floats(allow_nan=False, allow_infinity=False)),
-    (type(None), st.none()),
-]
+    (int, st.integers(-(2**60), 2**60)), (str, st.text()), (bool, st.booleans()),
+    (float, st.floats(allow_nan=False, allow_infinity=False)), (type(None), st.none()),
+]  # fmt: skip
 
 
 def grown(kind: Kind) -> st.SearchStrategy[Kind]:

@@ -125,16 +125,12 @@ def test_the_same_sources_make_the_same_bytes(sources: Sources) -> None:
 @pytest.mark.parametrize(
     ("setting", "model", "expected"),
     [
-        ("auto", "gpt-5", {ENFORCE, OPENAI_NOTE}),
-        ("auto", "google/gemini-3", {ENFORCE, GOOGLE_NOTE}),
-        ("auto", "Qwen3-Coder", {ENFORCE}),
-        ("auto", "claude-sonnet", set()),
-        (True, "claude-sonnet", {ENFORCE}),
-        (False, "gpt-5", set()),
-        (("sonnet",), "claude-Sonnet", {ENFORCE}),
-        (("sonnet",), "gpt-5", set()),
+        ("auto", "gpt-5", {ENFORCE, OPENAI_NOTE}), ("auto", "google/gemini-3", {ENFORCE, GOOGLE_NOTE}),
+        ("auto", "Qwen3-Coder", {ENFORCE}), ("auto", "claude-sonnet", set()),
+        (True, "claude-sonnet", {ENFORCE}), (False, "gpt-5", set()),
+        (("sonnet",), "claude-Sonnet", {ENFORCE}), (("sonnet",), "gpt-5", set()),
     ],
-)
+)  # fmt: skip
 def test_some_model_families_are_prompted_to_act(setting: Any, model: str, expected: set[str]) -> None:
     text = enforcement(Settings(prompt={"enforce_tool_use": setting}).prompt.enforce_tool_use, model, ["x"])
     assert {note for note in (ENFORCE, OPENAI_NOTE, GOOGLE_NOTE) if note in text} == expected
@@ -162,13 +158,11 @@ def test_platform_hints_are_added_to_or_replaced() -> None:
 @pytest.mark.parametrize(
     ("environ", "release", "sign", "said"),
     [
-        ({}, "6.1.0-18-amd64", "", ""),
-        ({}, "5.15.153.1-microsoft-standard-WSL2", "", "(WSL)"),
-        ({"TERMUX_VERSION": "0.118"}, "4.14.190", "", "Termux"),
-        ({}, "6.1.0", ".dockerenv", "container"),
+        ({}, "6.1.0-18-amd64", "", ""), ({}, "5.15.153.1-microsoft-standard-WSL2", "", "(WSL)"),
+        ({"TERMUX_VERSION": "0.118"}, "4.14.190", "", "Termux"), ({}, "6.1.0", ".dockerenv", "container"),
         ({}, "6.1.0", "run/.containerenv", "container"),
     ],
-)
+)  # fmt: skip
 def test_special_environments_are_described(
     tmp_path: Path, environ: dict[str, str], release: str, sign: str, said: str
 ) -> None:
@@ -301,23 +295,10 @@ def test_a_long_file_keeps_its_head_and_tail(tmp_path: Path) -> None:
 
 def test_front_matter_is_read_as_yaml_writes_it() -> None:
     said = [
-        "---",
-        "name: 'pdf''s'",
-        "description: >-",
-        "  Reads PDF files.",
-        "  And writes them.",
-        "metadata:",
-        "  author: x",
-        "license: MIT # really",
-        'title: "A: \\"quoted\\" one"',
-        "long: begins here",
-        "  ends here",
-        "# a comment",
-        "empty:",
-        "---",
-        "name: body",
-        "",
-    ]
+        "---", "name: 'pdf''s'", "description: >-", "  Reads PDF files.", "  And writes them.", "metadata:",
+        "  author: x", "license: MIT # really", 'title: "A: \\"quoted\\" one"', "long: begins here",
+        "  ends here", "# a comment", "empty:", "---", "name: body", "",
+    ]  # fmt: skip
     values = front_matter("\n".join(said))
     expected = {"name": "pdf's", "description": "Reads PDF files. And writes them.", "license": "MIT"}
     more = {"title": 'A: "quoted" one', "long": "begins here ends here", "metadata": "author: x", "empty": ""}

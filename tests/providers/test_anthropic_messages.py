@@ -145,24 +145,18 @@ def test_thoughts_between_calls_know_their_places() -> None:
         )
 
     blocks = (
-        thought("one"),
-        ({"type": "redacted_thinking", "data": "dark"},),
-        ({"type": "text", "text": "So:"},),
-        (use("a"),),
-        thought("two"),
-        (use("b"), {"type": "input_json_delta", "partial_json": '{"x": 1}'}),
+        thought("one"), ({"type": "redacted_thinking", "data": "dark"},), ({"type": "text", "text": "So:"},),
+        (use("a"),), thought("two"), (use("b"), {"type": "input_json_delta", "partial_json": '{"x": 1}'}),
         thought("three"),
-    )
+    )  # fmt: skip
     events = [event for index, parts in enumerate(blocks) for event in block(index, *parts)]
     got = reply_of(lines(START, *events, STOP, END))
     assert got.tool_calls == (ToolCall("a", "echo", "{}"), ToolCall("b", "echo", '{"x": 1}'))
     kept = [(one["type"], one.get("thinking", one.get("data")), one.get("before")) for one in got.blocks]
     assert kept == [
-        ("thinking", "one", None),
-        ("redacted_thinking", "dark", None),
-        ("thinking", "two", "b"),
+        ("thinking", "one", None), ("redacted_thinking", "dark", None), ("thinking", "two", "b"),
         ("thinking", "three", ""),
-    ]
+    ]  # fmt: skip
     assert got.reasoning == "onetwothree"
 
 
@@ -207,12 +201,10 @@ def test_events_of_another_shape_do_no_harm(junk: bytes) -> None:
     [
         text("Hello, world", usage=Usage(7, 3, 2, 1, 2)),
         tools(call("echo", {"text": "hi"}), call("put", "{}"), text="So:", reasoning="hm"),
-        blank(),
-        length("half"),
-        refusal("No."),
+        blank(), length("half"), refusal("No."),
     ],
     ids=["text", "tools", "blank", "length", "refusal"],
-)
+)  # fmt: skip
 def test_what_the_scripted_server_says_is_what_the_official_sdk_expects(script: Reply) -> None:
     from anthropic import Anthropic
 

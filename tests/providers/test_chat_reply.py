@@ -41,20 +41,16 @@ def part(
         ([part(0, "a", "echo", '{"x"'), part(0, None, None, ": 1}")], [("a", "echo", '{"x": 1}')]),
         ([part(0, "a", "echo", "{"), part(0, "a", "echo", "}")], [("a", "echo", "{}")]),
         ([part(0, "a", "echo", "{}"), part(0, "b", "put", "{}")], [("a", "echo", "{}"), ("b", "put", "{}")]),
-        (
-            [part(None, "a", "echo", "{}"), part(None, "b", "put", "{}")],
-            [("a", "echo", "{}"), ("b", "put", "{}")],
-        ),
+        ([part(None, "a", "echo", "{}"), part(None, "b", "put", "{}")],
+         [("a", "echo", "{}"), ("b", "put", "{}")]),
         ([part(None, "a", "echo", "{"), part(None, None, None, "}")], [("a", "echo", "{}")]),
-        (
-            [part(0, "a", "one", "{"), part(1, "b", "two", "{}"), part(0, None, None, "}")],
-            [("a", "one", "{}"), ("b", "two", "{}")],
-        ),
+        ([part(0, "a", "one", "{"), part(1, "b", "two", "{}"), part(0, None, None, "}")],
+         [("a", "one", "{}"), ("b", "two", "{}")]),
         ([part(0, 12, "echo", "{}")], [("12", "echo", "{}")]),
         ([part(0, "a", "echo", {"x": 1})], [("a", "echo", '{"x": 1}')]),
         ([part(0, "a", "echo", None)], [("a", "echo", "")]),
     ],
-)
+)  # fmt: skip
 def test_tool_calls_however_they_are_sliced(
     deltas: list[dict[str, Any]], calls: list[tuple[str, str, str]]
 ) -> None:
@@ -84,11 +80,9 @@ def test_reasoning_details_are_joined_and_kept_verbatim() -> None:
     second = {"type": "reasoning.text", "index": 0, "text": "think", "signature": "s1"}
     third = {"type": "reasoning.encrypted", "index": 1, "data": "abc"}
     got, seen = grown(
-        delta(reasoning="Let me ", reasoning_details=[first]),
-        delta(reasoning_details=[second]),
-        delta(reasoning_details=[third]),
-        delta("stop", content="Answer"),
-    )
+        delta(reasoning="Let me ", reasoning_details=[first]), delta(reasoning_details=[second]),
+        delta(reasoning_details=[third]), delta("stop", content="Answer"),
+    )  # fmt: skip
     assert got.reasoning == "Let me think"
     assert seen.thoughts == ["Let me ", "think"]
     assert got.blocks == ({**first, "text": "Let me think", "signature": "s1"}, third)

@@ -33,8 +33,7 @@ def test_an_explicit_model_wins_over_everything() -> None:
     env = {**OPENAI, "FSM_AGENT_MODEL": "openai:gpt-5"}
     choice = choose("deepseek:deepseek-chat", api_key="k-123", env=env)
     assert (choice.profile.name, choice.model, choice.keys) == ("deepseek", "deepseek-chat", ("k-123",))
-    assert choice.base_url == "https://api.deepseek.com/v1"
-    assert choice.why == "the model was given"
+    assert (choice.base_url, choice.why) == ("https://api.deepseek.com/v1", "the model was given")
     runtime = choice.runtime(primary=False)
     assert (runtime.output_key, runtime.primary) == ("max_tokens", False)
 
@@ -59,8 +58,7 @@ def test_the_environment_names_the_model() -> None:
 )
 def test_the_first_key_in_the_environment_decides(env: Mapping[str, str], provider: str) -> None:
     choice = choose(env=env, probe=running())
-    assert choice.profile.name == provider
-    assert choice.model == PROFILES[provider].default_model
+    assert (choice.profile.name, choice.model) == (provider, PROFILES[provider].default_model)
     assert choice.why
 
 
@@ -135,8 +133,7 @@ def test_a_vendor_is_a_row() -> None:
         ({"model": "openia:gpt-5"}, OPENAI, ["unknown provider 'openia'", "openia:gpt-5", "ollama"]),
         ({"model": "gpt-5"}, OPENAI, ["no provider", "gpt-5", "<provider>:<model>"]),
         ({"model": "openai:"}, OPENAI, ["no model after the colon", "openai:<model>"]),
-        ({"model": ""}, OPENAI, ["empty", "<provider>:<model>"]),
-        ({"model": 7}, OPENAI, ["no text", "7"]),
+        ({"model": ""}, OPENAI, ["empty", "<provider>:<model>"]), ({"model": 7}, OPENAI, ["no text", "7"]),
         ({}, {"FSM_AGENT_MODEL": "nope:x"}, ["FSM_AGENT_MODEL", "unknown provider"]),
         (gpt(), {}, ["no key", "OPENAI_API_KEY"]),
         (gpt(base_url="https://proxy.example.com"), {}, ["OPENAI_API_KEY"]),
@@ -150,8 +147,7 @@ def test_a_vendor_is_a_row() -> None:
         (gpt(base_url="http://host:port/v1"), OPENAI, ["base_url"]),
         (gpt(base_url="http://h:99999"), OPENAI, ["base_url"]),
         (gpt(base_url="http://[::1"), OPENAI, ["base_url"]),
-        (gpt(base_url="http://a b/v1"), OPENAI, ["base_url"]),
-        (gpt(base_url=""), OPENAI, ["base_url"]),
+        (gpt(base_url="http://a b/v1"), OPENAI, ["base_url"]), (gpt(base_url=""), OPENAI, ["base_url"]),
         (gpt(), {**OPENAI, "OPENAI_BASE_URL": "nonsense"}, ["OPENAI_BASE_URL", "nonsense"]),
         ({"model": "local:m"}, {}, ["needs an address", "LOCAL_BASE_URL"]),
         ({"base_url": "http://127.0.0.1:1/v1"}, {}, ["without a model", "FSM_AGENT_MODEL"]),
@@ -162,7 +158,7 @@ def test_a_vendor_is_a_row() -> None:
         (gpt(context_window="128k"), OPENAI, ["context_window", "128k"]),
         (gpt(context_window=True), OPENAI, ["context_window", "True"]),
     ],
-)
+)  # fmt: skip
 def test_a_value_that_cannot_be_used_is_one_clear_line(
     arguments: dict[str, Any], env: dict[str, str], words: list[str]
 ) -> None:
@@ -188,15 +184,12 @@ def test_the_probe_finds_a_real_server_and_survives_anything_else() -> None:
 @pytest.mark.parametrize(
     ("url", "loopback", "nearby"),
     [
-        ("http://127.0.0.1:1/v1", True, True),
-        ("http://localhost/v1", True, True),
-        ("http://[::1]:8080/v1", True, True),
-        ("http://192.168.1.5:11434/v1", False, True),
-        ("http://studio.local:1234/v1", False, True),
-        ("https://api.openai.com/v1", False, False),
+        ("http://127.0.0.1:1/v1", True, True), ("http://localhost/v1", True, True),
+        ("http://[::1]:8080/v1", True, True), ("http://192.168.1.5:11434/v1", False, True),
+        ("http://studio.local:1234/v1", False, True), ("https://api.openai.com/v1", False, False),
         (None, False, False),
     ],
-)
+)  # fmt: skip
 def test_near_and_far(url: str | None, loopback: bool, nearby: bool) -> None:
     assert (is_loopback(url), is_nearby(url)) == (loopback, nearby)
 
@@ -221,14 +214,10 @@ assert price_of('gpt-5', 'openai').input == 1.25
 @pytest.mark.parametrize(
     ("model", "seconds"),
     [
-        ("gpt-5-mini", 300),
-        ("o3-deep-research", 600),
-        ("deepseek/deepseek-r1", 300),
-        ("gpt-4o", 0),
-        ("kimi-k2-thinking", 300),
-        ("turbo1", 0),
+        ("gpt-5-mini", 300), ("o3-deep-research", 600), ("deepseek/deepseek-r1", 300), ("gpt-4o", 0),
+        ("kimi-k2-thinking", 300), ("turbo1", 0),
     ],
-)
+)  # fmt: skip
 def test_models_that_think_may_be_silent_for_longer(model: str, seconds: float) -> None:
     assert silence_of(model) == seconds
 
@@ -261,16 +250,14 @@ def test_the_wire_as_given_else_the_providers_own_else_by_the_address(
 @pytest.mark.parametrize(
     ("model", "mode", "marks", "family"),
     [
-        ("anthropic:claude-sonnet-4-5", None, True, "anthropic"),
-        ("anthropic:next", None, True, "anthropic"),
+        ("anthropic:claude-sonnet-4-5", None, True, "anthropic"), ("anthropic:next", None, True, "anthropic"),
         ("anthropic:claude-sonnet-4-5", "chat_completions", False, "chat"),
         ("openrouter:anthropic/claude-sonnet-4.5", None, True, "openrouter"),
         ("openrouter:openai/gpt-5", None, False, "openrouter"),
         ("openai:claude-behind-a-gate", "anthropic_messages", True, "claude"),
-        ("moonshot:kimi-k2", "anthropic_messages", False, "unsigned"),
-        ("openai:gpt-5", None, False, "chat"),
+        ("moonshot:kimi-k2", "anthropic_messages", False, "unsigned"), ("openai:gpt-5", None, False, "chat"),
     ],
-)
+)  # fmt: skip
 def test_who_caches_by_marks_and_takes_thoughts_back(
     model: str, mode: str | None, marks: bool, family: str
 ) -> None:
@@ -281,16 +268,11 @@ def test_who_caches_by_marks_and_takes_thoughts_back(
 @pytest.mark.parametrize(
     ("model", "key"),
     [
-        ("openai:gpt-5-mini", "reasoning_effort"),
-        ("openai:o3", "reasoning_effort"),
-        ("openai:gpt-4o", ""),
-        ("openai:gpt-5-chat-latest", ""),
-        ("openrouter:anthropic/claude-sonnet-4.5", "reasoning"),
-        ("mistral:magistral", ""),
-        ("gemini:gemini-3-pro", "reasoning_effort"),
-        ("gemini:gemini-1.5-pro", ""),
+        ("openai:gpt-5-mini", "reasoning_effort"), ("openai:o3", "reasoning_effort"), ("openai:gpt-4o", ""),
+        ("openai:gpt-5-chat-latest", ""), ("openrouter:anthropic/claude-sonnet-4.5", "reasoning"),
+        ("mistral:magistral", ""), ("gemini:gemini-3-pro", "reasoning_effort"), ("gemini:gemini-1.5-pro", ""),
     ],
-)
+)  # fmt: skip
 def test_how_much_to_think_is_asked_only_where_it_is_understood(model: str, key: str) -> None:
     assert choose(model, api_key="k").runtime().effort_key == key
 
@@ -299,14 +281,11 @@ def test_how_much_to_think_is_asked_only_where_it_is_understood(model: str, key:
 @pytest.mark.parametrize(
     ("model", "role"),
     [
-        ("openai:gpt-5-mini", "developer"),
-        ("openai:o3", "developer"),
-        ("openai:o1-mini", "system"),
-        ("openai:gpt-4o", "system"),
-        ("openrouter:openai/gpt-5", "system"),
+        ("openai:gpt-5-mini", "developer"), ("openai:o3", "developer"), ("openai:o1-mini", "system"),
+        ("openai:gpt-4o", "system"), ("openrouter:openai/gpt-5", "system"),
         ("deepseek:deepseek-chat", "system"),
     ],
-)
+)  # fmt: skip
 def test_thinking_models_of_openai_get_the_prompt_from_the_developer(model: str, role: str) -> None:
     runtime = choose(model, api_key="k").runtime()
     sent = WireCopy().messages("Be good.", [Message("user", "q")], (), View.of(runtime, frozenset()))

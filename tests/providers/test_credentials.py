@@ -121,11 +121,10 @@ MODEL = "openai", "gpt-4o"
 def turn(server: ScriptedServer, home: Path, model: str = "openai:gpt-4o", **options: Any) -> str:
     """One turn of an agent of its own; the keys that its requests had."""
     before = len(server.requests)
-    agent = Agent(model, base_url=server.url, api_key=[FIRST, SECOND], toolsets=[], home=home, **options)
-    try:
+    with Agent(
+        model, base_url=server.url, api_key=[FIRST, SECOND], toolsets=[], home=home, **options
+    ) as agent:
         assert agent.run_conversation("go").completed
-    finally:
-        agent.close()
     names = {f"Bearer {FIRST}": "1", f"Bearer {SECOND}": "2"}
     return "".join(names[request.headers["authorization"]] for request in server.requests[before:])
 

@@ -35,14 +35,11 @@ def test_a_cut_at_any_place(end: str) -> None:
 @pytest.mark.parametrize(
     ("text", "fits"),
     [
-        ("data: " + "x" * 94 + "\n\n", True),
-        ("data: " + "x" * 95 + "\n\n", False),
-        ("data: 45678\n" * 9 + "\n", True),
-        ("data: 45678\n" * 10 + "\n", False),
-        ("x" * 101, False),
+        ("data: " + "x" * 94 + "\n\n", True), ("data: " + "x" * 95 + "\n\n", False),
+        ("data: 45678\n" * 9 + "\n", True), ("data: 45678\n" * 10 + "\n", False), ("x" * 101, False),
         ("data: 45678\n\n" * 100, True),
     ],
-)
+)  # fmt: skip
 def test_an_event_of_more_than_it_may_be_is_not_read_on(text: str, fits: bool, size: int) -> None:
     lines = EventLines(100)
     pieces = [text[at : at + size].encode() for at in range(0, len(text), size)]

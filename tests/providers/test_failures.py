@@ -65,16 +65,14 @@ def chained(*links: Exception) -> Exception:
         (chained(RuntimeError("outer"), ValueError("mid"), StatusError("x", Response(401))), "http", 401),
         (RateLimitError("slow"), "http", 429),
         (chained(RuntimeError("outer"), RateLimitError("slow")), "http", 429),
-        (ConnectionResetError("peer"), "transport", None),
-        (TimeoutError(), "transport", None),
+        (ConnectionResetError("peer"), "transport", None), (TimeoutError(), "transport", None),
         (ssl.SSLCertVerificationError("certificate verify failed"), "transport", None),
         (chained(RuntimeError("wrapped"), BrokenPipeError("pipe")), "transport", None),
         (UnicodeDecodeError("utf-8", b"\xff", 0, 1, "bad"), "transport", None),
         (UnicodeEncodeError("ascii", "ü", 0, 1, "ordinal not in range"), "encode", None),
-        (ValueError("ours"), "local", None),
-        (TypeError("ours"), "local", None),
+        (ValueError("ours"), "local", None), (TypeError("ours"), "local", None),
     ],
-)
+)  # fmt: skip
 def test_the_kind_of_a_failure(error: Exception, kind: str, status: int | None) -> None:
     failure = failure_from(error, NOW)
     assert (failure.kind, failure.status) == (kind, status)

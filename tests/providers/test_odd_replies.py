@@ -122,14 +122,11 @@ DETAILS = ("choices", 0, "delta", "reasoning_details")
 @pytest.mark.parametrize(
     "odd",
     [
-        put(CHAT, (0, "choices"), 5),
-        put(CHAT, (9, "choices", 0, "delta", "tool_calls"), 0.5),
-        put(CHAT, (2, *DETAILS), True),
-        put(MESSAGES, (2, "index"), []),
-        put(RESPONSES, (2, "output_index"), {}),
-        put(RESPONSES, (6, "item", "id"), ["x"]),
+        put(CHAT, (0, "choices"), 5), put(CHAT, (9, "choices", 0, "delta", "tool_calls"), 0.5),
+        put(CHAT, (2, *DETAILS), True), put(MESSAGES, (2, "index"), []),
+        put(RESPONSES, (2, "output_index"), {}), put(RESPONSES, (6, "item", "id"), ["x"]),
     ],
-)
+)  # fmt: skip
 def test_a_list_that_is_none_and_a_place_that_is_none_are_passed_over(odd: Recorded) -> None:
     got = read(odd)
     assert isinstance(got, ModelReply)

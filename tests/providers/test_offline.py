@@ -68,10 +68,8 @@ LIST, READ, FIND, TIME, SUM, RUN = CORE[0], CORE[1], CORE[2], CORE[3], CORE[4], 
         ("show me the tests folder", [(LIST, {"path": "tests"})]),
         ("how many files are in tests", [(LIST, {"path": "tests"})]),
         ("List the files and read README.md", [(LIST, {"path": "."}), (READ, {"path": "README.md"})]),
-        (
-            "summarize the readme and read the license",
-            [(READ, {"path": "README.md"}), (READ, {"path": "LICENSE"})],
-        ),
+        ("summarize the readme and read the license",
+         [(READ, {"path": "README.md"}), (READ, {"path": "LICENSE"})]),
         ('open "my notes.txt"', [(READ, {"path": "my notes.txt"})]),
         ("count the lines of src/app.py", [(READ, {"path": "src/app.py"})]),
         ("find TODO", [(FIND, {"content": "TODO"})]),
@@ -80,16 +78,14 @@ LIST, READ, FIND, TIME, SUM, RUN = CORE[0], CORE[1], CORE[2], CORE[3], CORE[4], 
         ("where is Agent defined?", [(FIND, {"content": "Agent"})]),
         ("find *.py in src", [(FIND, {"name": "*.py", "path": "src"})]),
         ("what time is it in Tokyo", [(TIME, {"zone": "Asia/Tokyo"})]),
-        (
-            "the time in New York and the time in London?",
-            [(TIME, {"zone": "America/New_York"}), (TIME, {"zone": "Europe/London"})],
-        ),
+        ("the time in New York and the time in London?",
+         [(TIME, {"zone": "America/New_York"}), (TIME, {"zone": "Europe/London"})]),
         ("What's the date today?", [(TIME, {})]),
         ("what is 12*(3+4)", [(SUM, {"expression": "12*(3+4)"})]),
         ("what is 7 * 8, and 2^10?", [(SUM, {"expression": "7 * 8"}), (SUM, {"expression": "2**10"})]),
         ("run `git status`", [(RUN, {"command": "git status"})]),
     ],
-)
+)  # fmt: skip
 def test_it_plans_calls_by_rule(text: str, expected: list[tuple[str, dict[str, Any]]]) -> None:
     assert calls(text) == expected
 
@@ -97,15 +93,10 @@ def test_it_plans_calls_by_rule(text: str, expected: list[tuple[str, dict[str, A
 @pytest.mark.parametrize(
     "text",
     [
-        "hello",
-        "what happened on 2024-05-01?",
-        "why?",
-        "run the tests",
-        "\x00",
-        "?" * 5_000,
+        "hello", "what happened on 2024-05-01?", "why?", "run the tests", "\x00", "?" * 5_000,
         " \t" * 1_000 + ".",
     ],
-)
+)  # fmt: skip
 def test_what_it_does_not_understand_it_says(text: str) -> None:
     reply, _ = ask(text)
     assert not reply.tool_calls
@@ -164,15 +155,12 @@ def test_its_answer_is_markdown_that_shows_all_of_it(place: Path) -> None:
         ("read src", "The folder `src` holds 1 entry"),
         ("list src/app.py/", "`src/app.py/` has 3 lines."),
         ("find unicorns", "“unicorns” was not found."),
-        (
-            "read missing.txt",
-            "read_file failed for “missing.txt”: missing.txt: no such file or directory.",
-        ),
+        ("read missing.txt", "read_file failed for “missing.txt”: missing.txt: no such file or directory."),
         ("what is 1/0", "calculate failed for “1/0”:"),
         ("what time is it in Atlantis?", "'Atlantis' is not an IANA time zone"),
         ("run `ls`", "denied: no person is there to approve it."),
     ],
-)
+)  # fmt: skip
 def test_facts(text: str, fact: str, place: Path) -> None:
     result = turn(text, place)
     assert result.completed

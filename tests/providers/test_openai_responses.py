@@ -66,12 +66,8 @@ def message(words: str, **more: Any) -> dict[str, Any]:
 
 def function(name: str = "echo", arguments: Any = "{}", **more: Any) -> dict[str, Any]:
     made = {
-        "type": "function_call",
-        "call_id": "c",
-        "name": name,
-        "arguments": arguments,
-        "status": "completed",
-    }
+        "type": "function_call", "call_id": "c", "name": name, "arguments": arguments, "status": "completed",
+    }  # fmt: skip
     return made | more
 
 
@@ -89,12 +85,8 @@ def whole(output: Sequence[Mapping[str, Any]], **more: Any) -> tuple[ModelReply,
 @pytest.mark.parametrize(
     ("output", "text_", "finish", "shown"),
     [
-        (
-            [message("Looking.", phase="commentary"), message("It is 4.")],
-            "It is 4.",
-            "stop",
-            "Looking.\n\nIt is 4.",
-        ),
+        ([message("Looking.", phase="commentary"), message("It is 4.")], "It is 4.", "stop",
+         "Looking.\n\nIt is 4."),
         ([message("Looking.", phase="commentary")], "Looking.", "incomplete", "Looking."),
         ([message("Looking.", phase="commentary"), function()], "Looking.", "tool_calls", "Looking."),
         ([message("One."), message("Two.", phase="final_answer")], "One.\n\nTwo.", "stop", "One.\n\nTwo."),
@@ -103,16 +95,12 @@ def whole(output: Sequence[Mapping[str, Any]], **more: Any) -> tuple[ModelReply,
         ([SEARCH], "", "stop", ""),
         ([message('to=functions.echo {"text": "x"}')], "", "incomplete", 'to=functions.echo {"text": "x"}'),
         ([message("Set to=functions.")], "Set to=functions.", "stop", "Set to=functions."),
-        (
-            [message("to=functions.echo", phase="final_answer"), function()],
-            "to=functions.echo",
-            "tool_calls",
-            "to=functions.echo",
-        ),
+        ([message("to=functions.echo", phase="final_answer"), function()], "to=functions.echo", "tool_calls",
+         "to=functions.echo"),
         ([THOUGHT], "", "stop", ""),
         ([function(status="in_progress")], "", "incomplete", ""),
     ],
-)
+)  # fmt: skip
 def test_what_makes_an_answer(output: list[dict[str, Any]], text_: str, finish: str, shown: str) -> None:
     got, seen = whole(output)
     assert (got.text, got.finish, "".join(seen.texts)) == (text_, finish, shown)
@@ -129,12 +117,10 @@ def test_a_response_that_has_not_ended_is_incomplete(state: str) -> None:
 @pytest.mark.parametrize(
     ("reason", "finish"),
     [
-        ("max_output_tokens", "length"),
-        ("content_filter", "content_filter"),
-        ("steered", "incomplete"),
+        ("max_output_tokens", "length"), ("content_filter", "content_filter"), ("steered", "incomplete"),
         (None, "incomplete"),
     ],
-)
+)  # fmt: skip
 def test_why_a_response_is_incomplete(reason: str | None, finish: str) -> None:
     details = {"status": "incomplete", "incomplete_details": {"reason": reason}}
     got, _ = whole([message("half", status="incomplete")], **details)

@@ -86,16 +86,14 @@ def test_tool_calls(wire: Wire, stream: bool) -> None:
         (blank(), {"text": "", "finish": "stop", "cut": False}),
         (reasoning("because"), {"reasoning": "because", "text": "", "finish": "stop"}),
         (length("half"), {"text": "half", "finish": "length", "cut": False}),
-        (
-            cut_tool_call(),
-            {"tool_calls": (ToolCall("call_1_0", "echo", '{"text": "abc'),), "finish": "length"},
-        ),
+        (cut_tool_call(),
+         {"tool_calls": (ToolCall("call_1_0", "echo", '{"text": "abc'),), "finish": "length"}),
         (bad_json(), {"tool_calls": (ToolCall("call_1_0", "echo", '{"text": }'),), "finish": "tool_calls"}),
         (content_filter(), {"text": "", "finish": "content_filter"}),
         (text("hi", usage=None), {"text": "hi", "usage": None}),
     ],
     ids=lambda value: None if isinstance(value, dict) else f"{value.shape}-{value.finish}-{value.text}",
-)
+)  # fmt: skip
 def test_replies_that_arrive_whole(wire: Wire, script: Reply, expected: dict[str, Any], stream: bool) -> None:
     got = wire.reply_of(script, stream=stream)
     got = replace(got, tool_calls=plain(got.tool_calls))
@@ -170,11 +168,9 @@ def test_a_break_after_the_end_changes_nothing(wire: Wire) -> None:
 @both
 def test_a_200_without_a_reply_in_it(wire: Wire, stream: bool) -> None:
     everywhere = [
-        (None, "no JSON object", ""),
-        (json.dumps("text"), "no JSON object", ""),
-        ("<html><title>Login</title></html>", "Login", ""),
-        ("", "not JSON", ""),
-    ]
+        (None, "no JSON object", ""), (json.dumps("text"), "no JSON object", ""),
+        ("<html><title>Login</title></html>", "Login", ""), ("", "not JSON", ""),
+    ]  # fmt: skip
     for body, words, code in (*everywhere, *wire.empty):
         failure = wire.failure_of(json_reply(body), stream=stream)
         assert (failure.kind, failure.status, failure.code) == ("shape", None, code), body
@@ -191,17 +187,13 @@ def test_a_200_without_a_reply_in_it(wire: Wire, stream: bool) -> None:
         (status(404, ""), 404, "NotFoundError", "HTTP 404 Not Found"),
         (status(429), 429, "RateLimitError", "429"),
         (status(500), 500, "InternalServerError", "500"),
-        (
-            status(502, "<html><title>Bad gateway</title>" + "x" * 9000),
-            502,
-            "InternalServerError",
-            "Bad gateway",
-        ),
+        (status(502, "<html><title>Bad gateway</title>" + "x" * 9000), 502, "InternalServerError",
+         "Bad gateway"),
         (status(529, {"type": "error", "error": {"type": "overloaded_error"}}), 529, "", "529"),
         (overflow(limit=4096, used=5000), 400, "BadRequestError", ""),
     ],
     ids=[400, 401, 404, 429, 500, 502, 529, "overflow"],
-)
+)  # fmt: skip
 def test_an_http_error(wire: Wire, script: Reply, code: int, name: str, words: str, stream: bool) -> None:
     failure = wire.failure_of(script, stream=stream)
     found = (failure.kind, failure.status, failure.exception, failure.sent)
@@ -345,8 +337,7 @@ async def test_the_bytes_of_the_body_go_out_as_they_are(wire: Wire, times: int) 
         await port.call(ModelRequest(body), Seen())
         await port.aclose()
     received = server.requests[0]
-    assert received.raw == body
-    assert received.path == wire.path
+    assert (received.raw, received.path) == (body, wire.path)
     assert received.headers["content-type"] == "application/json"
     assert received.headers[wire.auth] == f"{wire.bearer}{KEY}"
 

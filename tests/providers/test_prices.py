@@ -16,8 +16,6 @@ from fsm_agent.testing import ScriptedModel, ScriptedServer, overflow, status, t
 from tests.helpers.harness import play, table
 
 MILLION = Usage(1_000_000, 1_000_000)
-
-
 PRICED = (
     ("gpt-5-mini", "openai", MILLION, 2.25), ("gpt-5-mini-2025-08-07", "openai-responses", MILLION, 2.25),
     ("gpt-4o", "openai", Usage(500_000, 100_000, cache_read=500_000), 1.25 + 1.0 + 0.625),

@@ -55,11 +55,8 @@ def test_one_call_is_one_request_wherever_it_is_sent(wire: Wire, status: int, sa
 
 def turn(wire: Wire, first: Signpost, **options: Any) -> TurnResult:
     options |= {"base_url": first.url("/v1"), "api_key": KEY, "api_mode": MODES[wire.name]}
-    agent = Agent("openai:gpt-x", toolsets=[], clock=FakeClock(), **options)
-    try:
+    with Agent("openai:gpt-x", toolsets=[], clock=FakeClock(), **options) as agent:
         return agent.run_conversation("a secret plan")
-    finally:
-        agent.close()
 
 
 @every_wire
@@ -87,12 +84,9 @@ def test_a_turn_sends_what_it_counts_and_only_where_it_was_told_to(wire: Wire, s
         (f"{NEW}/own-secret-of-mine/x", f"points to {NEW}/***/x;"),
         (f"{NEW}/{'a' * 5_000}", "a…; redirects are not followed: set base_url to the API's address"),
         ("https://[2001:db8::1]:8443/v1/responses", "set base_url to https://[2001:db8::1]:8443/v1 if"),
-        ("http://[::1", NOWHERE),
-        ("ftp://new.example.org/", NOWHERE),
-        ("", NOWHERE),
-        (None, NOWHERE),
+        ("http://[::1", NOWHERE), ("ftp://new.example.org/", NOWHERE), ("", NOWHERE), (None, NOWHERE),
     ],
-)
+)  # fmt: skip
 def test_the_place_is_named_without_secrets(location: str | None, shown: str) -> None:
     failure = redirect_failure(307, ASKED, location, secrets=("own-secret-of-mine",))
     assert failure.message.startswith("HTTP 307 Temporary Redirect points to ")

@@ -17,15 +17,13 @@ from tests.helpers.waiting import PATIENCE
 def test_01_a_plain_answer() -> None:
     played = play([text("hi")])
     assert (played.result.final_response, played.exit, played.outcome) == ("hi", "text_response", "completed")
-    assert played.roles == "u a"
-    assert played.states == ["Prepare", "BuildMessages", "CallLLM", "Finalize"]
+    assert (played.roles, played.states) == ("u a", ["Prepare", "BuildMessages", "CallLLM", "Finalize"])
 
 
 @pytest.mark.behaviour("LOOP-01", "LOOP-02", "INV-07b", "EXEC-18b", "RESP-12", "EXEC-16", "EXEC-18c")
 def test_02_one_tool() -> None:
     played = play([tools(call("echo", {"text": "abc"})), text("done")])
-    assert played.roles == "u a t a"
-    assert played.result.messages[2]["content"] == "abc"
+    assert (played.roles, played.result.messages[2]["content"]) == ("u a t a", "abc")
     assert played.result.api_calls == 2
     started, completed = played.heard.of("tool_start"), played.heard.of("tool_complete")
     assert started[0][1:] == ("echo", {"text": "abc"})
@@ -65,10 +63,8 @@ def test_05_a_question_is_a_barrier() -> None:
         return "blue"
 
     calls = (
-        call("note", {"text": "a"}),
-        call("clarify", {"question": "Which?"}),
-        call("note", {"text": "b"}),
-    )
+        call("note", {"text": "a"}), call("clarify", {"question": "Which?"}), call("note", {"text": "b"}),
+    )  # fmt: skip
     options = {"tools": [note], "toolsets": ["clarify"], "callbacks": {"clarify": clarify}}
     played = play([tools(*calls), text("done")], **options)
     assert order == ["+a", "-a", "asked", "+b", "-b"]

@@ -163,8 +163,7 @@ def test_ephemeral_words_are_behind_the_mark_of_the_cache(model: str) -> None:
     prompts = [body.get("system") or body["messages"][0]["content"] for body in server.bodies]
     for blocks, told in zip(prompts, ("WORDS", "OTHERS", None), strict=True):
         marked, *rest = blocks
-        assert marked == prompts[0][0]
-        assert marked["cache_control"] == {"type": "ephemeral"}
+        assert (marked, marked["cache_control"]) == (prompts[0][0], {"type": "ephemeral"})
         assert rest == ([{"type": "text", "text": told}] if told else [])
 
 
@@ -401,11 +400,8 @@ def test_what_is_recalled_is_on_the_wire_only_and_in_the_same_bytes_later() -> N
     assert rows[1][3].startswith("milk?\n\n<memory-context>")
     assert all("memory-context" not in row[0] for row in rows)
     assert [entry for entry in library.calls if entry[0] in ("prefetch", "sync")] == [
-        ("prefetch", "tea?"),
-        ("sync", "tea?", "one"),
-        ("prefetch", "milk?"),
-        ("sync", "milk?", "two"),
-    ]
+        ("prefetch", "tea?"), ("sync", "tea?", "one"), ("prefetch", "milk?"), ("sync", "milk?", "two"),
+    ]  # fmt: skip
     assert library.calls[-1] == ("shutdown",)
 
 
@@ -548,15 +544,11 @@ def test_a_turn_that_is_interrupted_while_a_memory_is_asked_freezes_no_prompt() 
     assert "BLOCK" in prompt_of(server.bodies[0])
 
 
-def test_a_memory_is_used_from_an_event_loop_of_the_callers(agent: Any) -> None:
+async def test_a_memory_is_used_from_an_event_loop_of_the_callers(agent: Any) -> None:
     library = FakeMemory()
-
-    async def use() -> None:
-        one = agent(text("one"), toolsets=[], memory=library)
-        assert (await one.arun("tea?")).final_response == "one"
-        await one.aclose()
-
-    asyncio.run(use())
+    one = agent(text("one"), toolsets=[], memory=library)
+    assert (await one.arun("tea?")).final_response == "one"
+    await one.aclose()
     told = "initialize prompt_block prefetch sync shutdown"
     assert " ".join(entry[0] for entry in library.calls) == told
 

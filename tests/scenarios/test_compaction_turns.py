@@ -48,8 +48,7 @@ def flood(n: int = 1) -> str:
 def test_68_an_overflow_is_compacted_and_the_iteration_is_not_charged_again() -> None:
     script = [overflow(8192), text("the summary"), text("done")]
     played = play(script, history=talk(14), context_window=8192)
-    assert played.summary == "3 text_response completed: done"
-    assert played.result.api_calls == 1
+    assert (played.summary, played.result.api_calls) == ("3 text_response completed: done", 1)
     assert played.waits == [2.0], "BACK-06"
     sent = played.server.bodies[2]["messages"]
     assert any("the summary" in str(row["content"]) for row in sent)
@@ -130,8 +129,7 @@ def test_the_auxiliary_model_writes_the_summary_and_the_main_one_when_it_fails()
                 callbacks=heard.functions(),
             )  # fmt: skip
             result = agent.run_conversation("go", conversation_history=talk(40))
-            assert result.final_response == "done"
-            assert result.compressions[0]["model"] == model
+            assert (result.final_response, result.compressions[0]["model"]) == ("done", model)
             assert result.attempts == first.completions + second.completions
             assert len(str(second.bodies[0]["messages"])) < 4096 * 4, "the small window is respected"
             agent.close()
@@ -374,10 +372,7 @@ def test_text_that_is_denser_than_thought_is_met_step_by_step() -> None:
 
 @pytest.mark.parametrize(("chars", "model"), [(30_000, WIRES[0]), *((60_000, model) for model in WIRES)])
 def test_the_result_of_the_tool_just_called_is_cut_and_is_whole_in_a_file(chars: int, model: str) -> None:
-    @tool(effect="pure")
-    def look() -> str:
-        return words(7, chars)
-
+    look = tool(effect="pure", name="look")(lambda: words(7, chars))
     window = Window(6_000, script=[tools(call("look")), text("seen")])
     limits = {"tool": {"max_result_chars": 1_000_000, "turn_result_chars": 1_000_000}}
     played = turn(window, [], tools=[look], settings=limits, model=model)
@@ -457,13 +452,10 @@ def fixed(model: str) -> int:
 
 @pytest.mark.slow
 @given(
-    conversation=conversations(),
-    model=st.sampled_from(WIRES),
-    named=st.booleans(),
-    believed=st.sampled_from([None, 16_000, 200_000]),
-    density=st.sampled_from([2.0, 4.0]),
+    conversation=conversations(), model=st.sampled_from(WIRES), named=st.booleans(),
+    believed=st.sampled_from([None, 16_000, 200_000]), density=st.sampled_from([2.0, 4.0]),
     room=st.integers(0, 20_000),
-)
+)  # fmt: skip
 @settings(max_examples=40, deadline=None)
 def test_a_turn_ends_well_whenever_the_newest_request_fits_alone(
     conversation: tuple[list[dict[str, Any]], str],

@@ -74,8 +74,7 @@ def test_an_engine_says_what_goes_what_is_asked_and_what_becomes_of_the_reply() 
     assert [row["content"] for row in summary] == ["In ten words, 78 rows, window 8192."]
     assert "MINE: the summary" in str(request[-3]["content"])
     assert [str(row["content"])[:6] for row in request[-2:]] == ["I see.", "go"]
-    assert len(played.result.messages) == 6
-    assert played.result.compressions[0]["messages_after"] == 5
+    assert (len(played.result.messages), played.result.compressions[0]["messages_after"]) == (6, 5)
     rows = "Prepare.ready BuildMessages.oversized/2 Compress.unsummarized/1 Compress.compressed"
     assert [step.row for step in played.steps][:4] == rows.split()
     assert played.result.attempts == 2, "the request for the summary is a row's spending"
@@ -217,12 +216,9 @@ def test_an_invalid_engine_fails_with_one_clear_line(thing: Any) -> None:
 
 
 MADE = st.builds(
-    Message,
-    st.sampled_from(["user", "assistant", "tool", "system"]),
-    st.text(max_size=5),
-    tool_call_id=st.sampled_from([None, "c"]),
-    summary=st.booleans(),
-)
+    Message, st.sampled_from(["user", "assistant", "tool", "system"]), st.text(max_size=5),
+    tool_call_id=st.sampled_from([None, "c"]), summary=st.booleans(),
+)  # fmt: skip
 
 
 @settings(max_examples=10)

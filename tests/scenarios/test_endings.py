@@ -113,17 +113,14 @@ def limited(most: int, **budget: bool) -> dict[str, Any]:
 
 ENDS: dict[str, tuple[Any, dict[str, Any], str]] = {
     "calls forever": (repeat(*rounds(10)), limited(3), "5 budget_exhausted partial|3 iterations"),
-    "a summary that fails": (
-        [*rounds(1), repeat(status(500))],
-        limited(1),
-        "4 budget_exhausted partial server_error|scripted status 500",
-    ),
+    "a summary that fails": ([*rounds(1), repeat(status(500))], limited(1),
+        "4 budget_exhausted partial server_error|scripted status 500"),
     "no grace call": (rounds(2), limited(2, grace_call=False), "2 budget_exhausted partial|"),
     "text in the end": ([*rounds(2), text("done")], limited(3), "3 text_response completed: done|"),
     "none at all": ([text("no")], limited(0), "1 max_iterations_summary partial|no"),
     "d14 blanks": ([blank(), blank(), text("sorry")], limited(2), "3 max_iterations_summary partial|sorry"),
     "attempts": (repeat(blank()), {"max_attempts_per_turn": 2}, "2 attempt_cap_reached failed empty_reply|"),
-}
+}  # fmt: skip
 """Each with the summary of the turn, and words of its answer."""
 
 

@@ -34,13 +34,19 @@ from tests.helpers.turn_driver import error
 from tests.helpers.web_replies import WebReplies
 
 
-@pytest.mark.behaviour("BACK-04", "ERR-09", "TR-01", "BACK-02", "ERR-24")
+@pytest.mark.behaviour("BACK-04", "ERR-09", "TR-01", "BACK-02", "ERR-24", "ERR-09c")
 def test_38_500_forever() -> None:
     played = play(repeat(status(500)))
     assert played.summary == "3 api_retries_exhausted failed server_error"
     first, second = played.waits
     assert 2 <= first <= 3
     assert 4 <= second <= 6
+    at = played.server.url.removeprefix("http://").removesuffix("/v1")
+    told = [line for line in played.heard.of("status") if "failed after" in line]
+    told = [re.sub(r"\d\.\d s", "0 s", line) for line in told]
+    assert told == [
+        f"attempt {n} of 3 failed after 0 s at {at}: server error: scripted status 500" for n in "123"
+    ]
 
 
 NO_MODEL = error("The model `gpt-x` does not exist", "model_not_found")
@@ -59,27 +65,15 @@ ENDS: dict[str, tuple[Any, dict[str, Any], str]] = {
     "56 422": ([status(422)], {}, "1 non_retryable_error failed format_error"),
     "58 unsupported": ([status(400, UNSUPPORTED)], {}, "1 non_retryable_error failed format_error"),
     "70 nothing to compact": ([overflow()], {}, "1 overflow_uncompressible failed context_overflow"),
-    "73 compaction is off": (
-        [overflow()],
-        {"settings": {"compression": {"enabled": False}}},
-        "1 compression_disabled failed context_overflow",
-    ),
-    "no number": (
-        [status(400, CAP)],
-        {"settings": {"max_output_tokens": 100_000}},
-        "1 output_cap failed output_cap",
-    ),
-    "a cap that leaves no room": (
-        [status(400, CUT_OFF)],
-        {},
-        "1 overflow_uncompressible failed context_overflow",
-    ),
-    "aggregator": (
-        repeat(drop()),
-        {"model": "openrouter:some/model"},
-        "3 api_retries_exhausted failed timeout",
-    ),
-}
+    "73 compaction is off": ([overflow()], {"settings": {"compression": {"enabled": False}}},
+        "1 compression_disabled failed context_overflow"),
+    "no number": ([status(400, CAP)], {"settings": {"max_output_tokens": 100_000}},
+                  "1 output_cap failed output_cap"),
+    "a cap that leaves no room": ([status(400, CUT_OFF)], {},
+        "1 overflow_uncompressible failed context_overflow"),
+    "aggregator": (repeat(drop()), {"model": "openrouter:some/model"},
+                   "3 api_retries_exhausted failed timeout"),
+}  # fmt: skip
 
 
 @pytest.mark.behaviour("ERR-09", "CRED-04b", "ERR-20", "TR-01b")
@@ -113,13 +107,11 @@ SPENT = status(429, error("You have reached your usage limit. Try again at 5 pm.
 @pytest.mark.parametrize(
     ("script", "asked"),
     [
-        ([status(429), status(429), text("ok")], "k1 k1 k2"),
-        ([status(402), text("ok")], "k1 k2"),
-        ([SPENT, status(500), text("ok")], "k1 k2 k2"),
-        (repeat(status(401)), "k1 k2 k3"),
+        ([status(429), status(429), text("ok")], "k1 k1 k2"), ([status(402), text("ok")], "k1 k2"),
+        ([SPENT, status(500), text("ok")], "k1 k2 k2"), (repeat(status(401)), "k1 k2 k3"),
     ],
     ids=["50 a limit by the minute is waited for once", "billing", "a limit of usage is not", "d54"],
-)
+)  # fmt: skip
 def test_which_keys_are_asked(script: Any, asked: str) -> None:
     played = play(script, api_key=["k1", "k2", "k3"])
     assert played.keys == asked.split()
@@ -133,8 +125,7 @@ def test_48_a_401_refreshes_the_credential_once() -> None:
     source = Refreshable()
     played = play([status(401), text("ok")], api_key=source)
     assert (played.server.completions, source.refreshed) == (2, 1)
-    assert played.keys == ["old", "new-1"]
-    assert played.waits == []
+    assert (played.keys, played.waits) == (["old", "new-1"], [])
 
 
 class Broken:
@@ -190,11 +181,11 @@ def test_an_address_without_its_version_is_asked_once_and_the_hint_names_it() ->
     assert (result.final_response or "").endswith(advice)
 
 
-def test_60_an_empty_stream_forever() -> None:
+def test_d06_a_dead_stream_costs_at_most_the_cap() -> None:
     played = play(repeat(empty_sse()))
+    assert (played.outcome, played.result.attempts) == ("failed", played.server.completions)
     assert played.server.completions <= 9
-    assert played.outcome == "failed"
-    assert played.result.attempts == played.server.completions
+    assert play(repeat(cut(""))).server.completions <= 12
 
 
 @pytest.mark.behaviour("ERR-09", "ERR-22", "ERR-22b", "TR-01", "TR-02")
@@ -302,25 +293,8 @@ def test_a_malformed_chunk_and_an_error_in_a_200_are_failures_like_others() -> N
     assert 5 <= played.waits[0] <= 7.5, "BACK-03: a slower backoff for invalid replies"
 
 
-def test_d06_a_dead_stream_costs_at_most_the_cap() -> None:
-    assert play(repeat(cut(""))).server.completions <= 12
-
-
-@pytest.mark.behaviour("ERR-09c")
-def test_each_failed_attempt_is_reported_once_with_its_number_class_and_address() -> None:
-    played = play(repeat(status(500)))
-    at = played.server.url.removeprefix("http://").removesuffix("/v1")
-    told = [line for line in played.heard.of("status") if "failed after" in line]
-    told = [re.sub(r"\d\.\d s", "0 s", line) for line in told]
-    assert told == [
-        f"attempt {n} of 3 failed after 0 s at {at}: server error: scripted status 500" for n in "123"
-    ]
-
-
 @pytest.mark.behaviour("ERR-09b")
-def test_every_attempt_is_a_record_and_an_event_of_the_same_fields(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+def test_every_attempt_is_a_record_and_an_event_of_the_same_fields(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO", "fsm_agent.composition.model_caller")
     played = play([status(503), text("ok")])
     events = [data for name, data in played.heard.of("event") if name == "model:attempt"]
@@ -372,8 +346,7 @@ def test_errors_between_tool_rounds_are_recovered_in_place() -> None:
     a, b = (tools(call("echo", {"text": text})) for text in "ab")
     script = [a, status(500), b, drop(), text("ok")]
     played = play(script)
-    assert played.roles == "u a t a t a"
-    assert played.result.api_calls == 3
+    assert (played.roles, played.result.api_calls) == ("u a t a t a", 3)
 
 
 def test_an_address_that_answers_with_a_web_page_is_named_with_what_to_do() -> None:

@@ -69,16 +69,13 @@ def pair(primary: Any, fallback: Any, entry: dict[str, Any] | None = None, **opt
 
 NO_MODEL = {"error": {"message": "The model `main` does not exist", "code": "model_not_found"}}
 OVER: dict[str, tuple[Any, int]] = {
-    "25 a refusal": ([content_filter()], 1),
-    "36 blanks": (repeat(blank()), 4),
-    "42 a 429": ([status(429)], 1),
-    "43 a 503 after one retry": (repeat(status(503)), 2),
+    "25 a refusal": ([content_filter()], 1), "36 blanks": (repeat(blank()), 4),
+    "42 a 429": ([status(429)], 1), "43 a 503 after one retry": (repeat(status(503)), 2),
     "44 a 500 after all retries": (repeat(status(500)), 3),
-    "45 a dead line after one retry": (repeat(drop()), 2),
-    "no such model": ([status(404, NO_MODEL)], 1),
+    "45 a dead line after one retry": (repeat(drop()), 2), "no such model": ([status(404, NO_MODEL)], 1),
     **{str(code): ([status(code)], 1) for code in (400, 401, 402, 403)},
     "no choices": ([json_reply({"choices": []})], 1),
-}
+}  # fmt: skip
 
 
 @pytest.mark.behaviour("ERR-15", "ERR-19", "ERR-20", "ERR-23", "CRED-04b")
@@ -276,15 +273,12 @@ def test_the_second_key_of_a_fallback_is_tried(refusal: str, wire: str) -> None:
 @pytest.mark.parametrize(
     ("code", "keys"),
     [
-        (401, [["bad"], ["bad1", "bad2"], ["bad3", "good"]]),
-        (402, [["bad"], ["bad1", "bad2", "good"]]),
+        (401, [["bad"], ["bad1", "bad2"], ["bad3", "good"]]), (402, [["bad"], ["bad1", "bad2", "good"]]),
         (401, [["bad1", "bad2", "bad3"], ["bad4", "bad5", "good"]]),
-        (401, [["bad"], ["bad1", "good"], ["bad2", "bad3", "bad4", "good"]]),
-        (401, [["k1"], ["k1", "k2"]]),
-        (401, [["k1", "k2"], ["k1"]]),
-        (401, [["k1"], ["k1", "k2"], ["k1", "k2"]]),
+        (401, [["bad"], ["bad1", "good"], ["bad2", "bad3", "bad4", "good"]]), (401, [["k1"], ["k1", "k2"]]),
+        (401, [["k1", "k2"], ["k1"]]), (401, [["k1"], ["k1", "k2"], ["k1", "k2"]]),
     ],
-)
+)  # fmt: skip
 def test_every_key_of_every_fallback_is_tried_until_one_is_good(code: int, keys: list[list[str]]) -> None:
     """However many the primary has; when all are bad, each is asked once."""
     order = [f"m{entry}/{key}" for entry, pool in enumerate(keys) for key in pool]
@@ -308,8 +302,7 @@ def test_keys_ready_again_at_once_do_not_keep_a_turn_from_its_fallback(code: int
         return text("here") if request.body["model"] == "m1" else status(code, headers={"retry-after": "0"})
 
     with chain(answer, ["a", "b"], ["c"]) as played:
-        assert played.exit == "text_response"
-        assert played.rungs == rungs
+        assert (played.exit, played.rungs) == ("text_response", rungs)
         assert len(played.asked) <= played.bound()
 
 

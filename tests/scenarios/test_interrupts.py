@@ -116,10 +116,7 @@ def test_93_a_result_within_the_grace_is_recorded() -> None:
 
 
 def test_while_waiting_for_an_approval() -> None:
-    @tool(approval="ask")
-    def danger() -> str:
-        return "done"
-
+    danger = tool(approval="ask", name="danger")(lambda: "done")
     interrupt = Interrupt()
 
     async def never(request: Any) -> bool:
@@ -149,17 +146,14 @@ def test_steering_that_no_tool_could_carry_is_given_back() -> None:
     assert played.result.pending_steer == ["use metric units"]
 
 
-def test_a_cancelled_task_frees_the_session() -> None:
-    async def scenario() -> None:
-        with ScriptedServer([silence("connect"), text("ok")]) as server:
-            agent = Agent("openai:m", base_url=server.url, api_key="k", toolsets=[])
-            running = asyncio.ensure_future(agent.arun("one"))
-            await until_so(lambda: server.completions == 1, "the request")
-            running.cancel()
-            with pytest.raises(asyncio.CancelledError):
-                await running
-            await until_so(lambda: server.closed_early == 1, "the end of the request, with that of its task")
-            assert (await agent.arun("two")).final_response == "ok"
-            await agent.aclose()
-
-    asyncio.run(scenario())
+async def test_a_cancelled_task_frees_the_session() -> None:
+    with ScriptedServer([silence("connect"), text("ok")]) as server:
+        agent = Agent("openai:m", base_url=server.url, api_key="k", toolsets=[])
+        running = asyncio.ensure_future(agent.arun("one"))
+        await until_so(lambda: server.completions == 1, "the request")
+        running.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await running
+        await until_so(lambda: server.closed_early == 1, "the end of the request, with that of its task")
+        assert (await agent.arun("two")).final_response == "ok"
+        await agent.aclose()

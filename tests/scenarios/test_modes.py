@@ -66,9 +66,8 @@ def given(**options: Any) -> dict[str, Callable[[], Any]]:
 SCENARIOS = {
     1: Scenario([text("hi")], 1, "text_response"),
     2: Scenario([ECHO, text("done")], 2, "text_response"),
-    3: Scenario(
-        [tools(*(call("echo", {"text": t}) for t in "abc"), text="Three."), text("done")], 2, "text_response"
-    ),
+    3: Scenario([tools(*(call("echo", {"text": t}) for t in "abc"), text="Three."), text("done")], 2,
+                "text_response"),
     7: Scenario([tools(call("nope", {"a": 1})), ECHO, text("done")], 3, "text_response"),
     17: Scenario([cut_tool_call(), text("done")], 2, "text_response"),
     20: Scenario([length("part one "), text("part two.")], 2, "text_response"),
@@ -82,21 +81,13 @@ SCENARIOS = {
     53: Scenario([status(403)], 1, "non_retryable_error"),
     61: Scenario(repeat(drop()), 6, "api_retries_exhausted"),
     63: Scenario([cut("Hello wo"), text("rld")], 2, "text_response"),
-    68: Scenario(
-        [overflow(8192), text("the summary"), text("done")],
-        3,
-        "text_response",
-        given(history=talk(14), context_window=8192),
-    ),
+    68: Scenario([overflow(8192), text("the summary"), text("done")], 3, "text_response",
+                 given(history=talk(14), context_window=8192)),
     70: Scenario([overflow(8192)], 1, "overflow_uncompressible"),
-    85: Scenario(
-        [ECHO, ECHO, ECHO, text("what I did")],
-        4,
-        "max_iterations_summary",
-        given(settings={"max_iterations": 3}),
-    ),
+    85: Scenario([ECHO, ECHO, ECHO, text("what I did")], 4, "max_iterations_summary",
+                 given(settings={"max_iterations": 3})),
     92: Scenario([silence("Hello there")], 1, "interrupted_in_call", given(interrupted_after="Hello there")),
-}
+}  # fmt: skip
 OWN = {"session_id", "turn_id", "task_id", "provider", "base_url"}
 """Fields of a result that name the turn or its provider."""
 
@@ -139,8 +130,6 @@ TOO_LONG = re.compile(
     r"This model's maximum context length is 8192 tokens\. However, your messages resulted in 16384 tokens\. "
     r"Please reduce the length of the messages\.?|prompt is too long: 16384 tokens > 8192 maximum\.?"
 )
-
-
 NAMED = re.compile(r"API key of [\w-]+")
 
 

@@ -27,7 +27,6 @@ KIMI = "moonshot:kimi-k2", "anthropic_messages"
 SEARCHING = "openai:gpt-5-search-api", "chat_completions"
 REASONER = "openai:gpt-5-mini", "codex_responses"
 BOTH = ["web_search", "code_execution"]
-
 Model = tuple[str, str]
 Body = dict[str, Any]
 NOWHERE = "http://127.0.0.1:9/v1"
@@ -61,15 +60,12 @@ def asked(model: Model, request: Any, *script: Any, tools: Any = (echo,), **sett
         (RESPONSES, {"extra_body": {"service_tier": "flex"}}, {"service_tier": "flex"}),
         (CLAUDE, {"stop": ["END"]}, {"stop_sequences": ["END"]}),
         (CLAUDE, {"tool_choice": "none"}, {"tool_choice": {"type": "none"}}),
-        (
-            CLAUDE,
-            {"parallel_tool_calls": False},
-            {"tool_choice": {"type": "auto", "disable_parallel_tool_use": True}},
-        ),
+        (CLAUDE, {"parallel_tool_calls": False},
+         {"tool_choice": {"type": "auto", "disable_parallel_tool_use": True}}),
         (CLAUDE, {"extra_body": {"service_tier": "auto"}}, {"service_tier": "auto"}),
         (KIMI, {"top_p": 0.5}, {"top_p": 0.5}),
     ],
-)
+)  # fmt: skip
 def test_each_request_of_a_turn_asks_for_it(model: Model, request_: Any, written: Any) -> None:
     bodies = asked(model, request_, *ROUND)
     assert len(bodies) == 2
@@ -80,14 +76,11 @@ def test_each_request_of_a_turn_asks_for_it(model: Model, request_: Any, written
 @pytest.mark.parametrize(
     ("model", "choice", "written"),
     [
-        (CHAT, "required", "required"),
-        (CHAT, "echo", {"type": "function", "function": {"name": "echo"}}),
-        (RESPONSES, "required", "required"),
-        (RESPONSES, "echo", {"type": "function", "name": "echo"}),
-        (CLAUDE, "required", {"type": "any"}),
-        (CLAUDE, "echo", {"type": "tool", "name": "echo"}),
+        (CHAT, "required", "required"), (CHAT, "echo", {"type": "function", "function": {"name": "echo"}}),
+        (RESPONSES, "required", "required"), (RESPONSES, "echo", {"type": "function", "name": "echo"}),
+        (CLAUDE, "required", {"type": "any"}), (CLAUDE, "echo", {"type": "tool", "name": "echo"}),
     ],
-)
+)  # fmt: skip
 def test_a_choice_that_is_forced_holds_until_a_tool_has_run(model: Model, choice: str, written: Any) -> None:
     first, second = asked(model, {"tool_choice": choice}, *ROUND)
     assert first["tool_choice"] == written
@@ -160,8 +153,7 @@ def test_a_fallback_is_asked_without_what_it_lacks_and_gets_no_extra_fields() ->
         )  # fmt: skip
         assert agent.run_conversation("go").completed
         agent.close()
-    assert first.bodies[0]["seed"] == 3
-    assert first.bodies[0]["service_tier"] == "flex"
+    assert (first.bodies[0]["seed"], first.bodies[0]["service_tier"]) == (3, "flex")
     [body] = second.bodies
     assert body["top_p"] == 0.5
     assert not {"seed", "service_tier"} & body.keys()

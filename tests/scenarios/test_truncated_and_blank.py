@@ -59,19 +59,16 @@ def test_how_a_reply_that_is_no_answer_ends(what: str) -> None:
 @pytest.mark.behaviour("RESP-05")
 def test_20_a_cut_answer_is_continued_and_stored_as_one() -> None:
     played = play([length("part one "), text("part two.")])
-    assert played.summary == "2 text_response completed: part one part two."
-    assert played.roles == "u a"
+    assert (played.summary, played.roles) == ("2 text_response completed: part one part two.", "u a")
     assert played.result.messages[1]["content"] == "part one part two."
     again = played.server.bodies[1]["messages"]
-    assert again[-2] == {"role": "assistant", "content": "part one"}
-    assert again[-1]["role"] == "user"
+    assert (again[-2], again[-1]["role"]) == ({"role": "assistant", "content": "part one"}, "user")
 
 
 @pytest.mark.behaviour("RESP-05", "RESP-08")
 def test_21_cut_forever_names_the_true_number_and_the_caps_grow() -> None:
     played = play(repeat(length("abc ")))
-    assert played.summary == "4 length_exhausted partial"
-    assert played.result.final_response == "abc " * 4
+    assert (played.summary, played.result.final_response) == ("4 length_exhausted partial", "abc " * 4)
     assert "after 3 continuations" in (played.result.error or "")
     caps = [body.get("max_completion_tokens") for body in played.server.bodies]
     assert caps == [None, 8192, 16384, 32768]
@@ -79,8 +76,7 @@ def test_21_cut_forever_names_the_true_number_and_the_caps_grow() -> None:
 
 def test_d46_fragments_end_where_a_tool_round_starts() -> None:
     played = play([length("abc"), tools(call("echo", {})), text("done.")])
-    assert played.result.final_response == "done."
-    assert played.result.messages[1]["content"] == "abc"
+    assert (played.result.final_response, played.result.messages[1]["content"]) == ("done.", "abc")
 
 
 def test_23_reasoning_that_ate_the_output_is_not_retried() -> None:
@@ -101,8 +97,7 @@ def test_27_blank_forever() -> None:
 @pytest.mark.behaviour("EMPTY-03")
 def test_29_a_nudge_after_tools_leaves_no_trace() -> None:
     played = play([tools(call("echo", {"text": "a"})), blank(), text("done")])
-    assert played.server.completions == 3
-    assert played.roles == "u a t a"
+    assert (played.server.completions, played.roles) == (3, "u a t a")
     nudged = played.server.bodies[2]["messages"]
     assert [row["role"] for row in nudged[-2:]] == ["assistant", "user"]
     assert "tool results above" in nudged[-1]["content"]
@@ -125,16 +120,14 @@ def test_32_text_beside_housekeeping_is_the_answer_when_nothing_follows() -> Non
 @pytest.mark.behaviour("FIN-16", "USE-02")
 def test_d04_usage_of_every_reply_is_counted() -> None:
     played = play([blank(), reasoning("b"), length("a "), text("c")])
-    assert played.server.completions == 4
-    assert played.result.total_tokens == 4 * 15
+    assert (played.server.completions, played.result.total_tokens) == (4, 4 * 15)
 
 
 @pytest.mark.behaviour("RESP-14")
 def test_announcements_are_told_to_act_when_switched_on() -> None:
     on = {"continuation": {"acks_enabled": True}}
     played = play([text("Let me check the files first."), tools(call("echo", {})), text("done")], settings=on)
-    assert played.result.final_response == "done"
-    assert played.roles == "u a t a"
+    assert (played.result.final_response, played.roles) == ("done", "u a t a")
     announced = [text("Let me check the files first.")]
     assert play(announced).result.final_response == "Let me check the files first."
     off = play(announced, model="openai-responses:gpt-x", settings={"continuation": {"acks_enabled": False}})

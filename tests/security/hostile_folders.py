@@ -280,11 +280,8 @@ def plain(root: Path) -> Folder:
     for made in (folder.work, folder.ran, root / "home"):
         made.mkdir(parents=True)
     folder.environ = {
-        "PATH": os.environ["PATH"],
-        "HOME": str(root / "home"),
-        "LC_ALL": "C.UTF-8",
-        **GIT_ENVIRONMENT,
-    }
+        "PATH": os.environ["PATH"], "HOME": str(root / "home"), "LC_ALL": "C.UTF-8", **GIT_ENVIRONMENT,
+    }  # fmt: skip
     folder.git("init", "-q")
     for name, text in {"a.txt": "one\ntwo\n", "b.txt": "one\n", "p.json": "{}", "sub/c.txt": "one\n"}.items():
         folder.write(name, text)

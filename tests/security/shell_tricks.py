@@ -32,23 +32,9 @@ OPTIONS = (
     "base64 -d <<< cm0gcHJlY2lvdXM= | sh", "echo suoicerp mr | rev | sh", "exec rm precious", "builtin eval 'rm precious'",
 )  # fmt: skip
 SEPARATORS = (
-    ";",
-    "; ",
-    " && ",
-    " || ",
-    " | ",
-    " & ",
-    "\n",
-    "&",
-    "|",
-    " |& ",
-    "\r\n",
-    ";\n\n",
-    " \\\n; ",
-    " ;; ",
-    "\t;\t",
-    "\f; ",
-)
+    ";", "; ", " && ", " || ", " | ", " & ", "\n", "&", "|", " |& ", "\r\n", ";\n\n", " \\\n; ", " ;; ",
+    "\t;\t", "\f; ",
+)  # fmt: skip
 
 
 class Tricks:

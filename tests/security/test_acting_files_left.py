@@ -15,7 +15,6 @@ from tests.helpers.waiting import until
 from tests.security.test_sandbox import Scene, engine, opened, walled  # noqa: F401  # fixtures
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="commands need POSIX")
-
 NEW = {
     "a hook of a new repository": ("mkdir -p .git/hooks; echo x > .git/hooks/pre-commit", ".git"),
     "a new repository": ("git init -q .", ".git"),

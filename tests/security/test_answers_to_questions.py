@@ -107,9 +107,8 @@ def test_what_cannot_be_remembered_is_answered_once(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("said", ["session", "always", "never"])
-def test_nor_does_a_callback_remember_it(tmp_path: Path, said: str) -> None:
+def test_nor_does_a_callback_remember_it(store: Store, said: str) -> None:
     """A name with a wildcard would match other tools, too."""
-    store = Store(tmp_path)
     grants = Grants(lambda: store.database)
 
     async def asks(name: str, **callbacks: Any) -> bool:
@@ -122,7 +121,6 @@ def test_nor_does_a_callback_remember_it(tmp_path: Path, said: str) -> None:
     assert asyncio.run(asks("dr*", approval=lambda asked: said)) is (said != "never")
     assert grants.all() == []
     assert asyncio.run(asks("drop")) is asyncio.run(asks("dr*")) is False
-    store.close()
 
 
 def test_an_answer_in_an_editor_names_what_it_answers(tmp_path: Path) -> None:

@@ -50,8 +50,7 @@ def test_each_request_has_them_and_nothing_else_does(
         session = agent.session_id
         agent.close()
     for request in server.requests:
-        assert request.headers["x-team"] == SECRET
-        assert request.headers["anthropic-beta"] == "one-2026"
+        assert (request.headers["x-team"], request.headers["anthropic-beta"]) == (SECRET, "one-2026")
         assert request.headers["content-type"] == "application/json"
     for words in (["sessions", "export", session], ["sessions", "show", session], ["config", "show"]):
         main([*words, "--home", str(tmp_path)])

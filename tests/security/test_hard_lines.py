@@ -21,9 +21,6 @@ OF_SEVERAL_LINES = ("echo hi\nrm -rf /", "rm -rf \\\n/", "x" * 131_072)
 def test_hard_lines() -> None:
     for command in [*LINES["refused for good"], *OF_SEVERAL_LINES]:
         assert hard_line(command, environ=ENVIRON, directory=HERE), command
-
-
-def test_what_a_person_may_decide() -> None:
     for command in ["", *LINES["left to a person"]]:
         assert hard_line(command, environ=ENVIRON, directory=HERE) is None, command
 

@@ -47,13 +47,9 @@ def test_a_key_of_the_environment_goes_to_no_other_vendor(vendor: Any) -> None:
 def test_an_address_that_nobody_named_for_it_gets_no_key() -> None:
     proxy = "https://proxy.example.com/v1"
     refused(
-        "OPENAI_API_KEY",
-        "https://proxy.example.com",
-        "OPENAI_BASE_URL",
-        model="openai:x",
-        base_url=proxy,
+        "OPENAI_API_KEY", "https://proxy.example.com", "OPENAI_BASE_URL", model="openai:x", base_url=proxy,
         env=ENV,
-    )
+    )  # fmt: skip
     assert choose("openai:x", base_url=proxy, env={**ENV, "OPENAI_BASE_URL": proxy}).keys == (KEY,)
     assert choose("openai:x", env={**ENV, "OPENAI_BASE_URL": proxy}).keys == (KEY,)
     assert choose("openai:x", base_url=proxy, api_key="given", env=ENV).keys == ("given",)
@@ -134,11 +130,8 @@ def test_a_server_on_this_machine_does_not_get_the_key_of_a_vendor(
 ) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", KEY)
     with ScriptedServer([text("hello")]) as server:
-        agent = Agent("openai:x", base_url=server.url, home=tmp_path, toolsets=[])
-        try:
+        with Agent("openai:x", base_url=server.url, home=tmp_path, toolsets=[]) as agent:
             assert agent.chat("go") == "hello"
-        finally:
-            agent.close()
         assert KEY not in str([(one.headers, one.body) for one in server.requests])
 
 

@@ -41,14 +41,9 @@ USUAL = (
     "OTEL_EXPORTER_OTLP_TRACES_HEADERS",
 )
 OWN = (
-    "WORK_ACCESS",
-    "OTHER_WORK_ACCESS",
-    "MCP_HEADER_WORD",
-    "MCP_ENV_WORD",
-    "MCP_URL_WORD",
-    "UNNAMED_BUT_USED",
+    "WORK_ACCESS", "OTHER_WORK_ACCESS", "MCP_HEADER_WORD", "MCP_ENV_WORD", "MCP_URL_WORD", "UNNAMED_BUT_USED",
     "BEARER",
-)
+)  # fmt: skip
 CONFIG = """
 [providers.work]
 base_url = "https://llm.example.org/v1"
@@ -84,11 +79,8 @@ def seen(text: str) -> list[str]:
 def results(work: Path, *calls: Any, **options: Any) -> list[str]:
     given = {"toolsets": ["terminal", "code", "files"], "settings": {"approval": {"bypass": True}}}
     model = ScriptedModel([*(tools(one) for one in calls), text("done")])
-    agent = Agent(model, workdir=work, home=work.parent / "home", **given | options)
-    try:
+    with Agent(model, workdir=work, home=work.parent / "home", **given | options) as agent:
         return [row["content"] for row in agent.run_conversation("go").messages if row["role"] == "tool"]
-    finally:
-        agent.close()
 
 
 def test_no_command_sees_a_key(work: Path) -> None:
@@ -167,26 +159,16 @@ def test_a_key_that_changes_is_hidden_from_the_moment_on_that_it_is_used() -> No
 def test_what_every_program_needs_stays() -> None:
     hide_from_children(["PATH", "HOME"], ["none", "", "/zz-not-there/bin"])
     mine = {
-        "PATH": "/zz-not-there/bin",
-        "HOME": "/zz-not-there/bin",
-        "GITHUB_TOKEN": "t",
-        "AWS_PROFILE": "p",
+        "PATH": "/zz-not-there/bin", "HOME": "/zz-not-there/bin", "GITHUB_TOKEN": "t", "AWS_PROFILE": "p",
         "KEYBOARD": "none",
-    }
+    }  # fmt: skip
     assert keyless_environment(mine) == mine
 
 
 STARTS = {
-    "create_subprocess_exec",
-    "create_subprocess_shell",
-    "Popen",
-    "run",
-    "call",
-    "check_output",
-    "execv",
-    "system",
-    "spawnv",
-}
+    "create_subprocess_exec", "create_subprocess_shell", "Popen", "run", "call", "check_output", "execv",
+    "system", "spawnv",
+}  # fmt: skip
 INSIDE = {"process_supervisor.py", "search_worker.py"}
 """Scripts of ours that run in such an environment already."""
 

@@ -50,62 +50,14 @@ COUNTING, COPYING = 0.0034, 0.0075
 """Seconds of the processor that the two parts of ``slowness`` take on the machine for which ``HELD`` is said, with nothing
 beside it. Where they take longer, because the machine is another or shares its caches and its memory, everything does."""
 PUMPS = (
-    "a",
-    " ",
-    "\n",
-    "\t",
-    "0",
-    "1,",
-    "é",
-    "\u0301\u0316",
-    "\ufdfa",
-    "\u200b",
-    "a\u200ba",
-    "\u202e",
-    "\u05d0\u202a\n",
-    "\U0001f3f4\U000e0041",
-    "<",
-    "&",
-    "`",
-    "```\n",
-    "```\n<think>\n",
-    "<think>\n",
-    "<think>x</think>\n",
-    "<memory-context>",
-    "[",
-    "{",
-    "[]",
-    '{"a":',
-    "\\",
-    "\\n",
-    '"',
-    "eyJ-",
-    "-eyJ",
-    "eyJ-npm_" + 30 * "a" + "-",
-    "sk-",
-    "sk-abcdef ",
-    "token=a",
-    "://a:",
-    "A_",
-    "-----BEGIN PRIVATE KEY-----",
-    "cookie: ",
-    "cookie ",
-    "basic a",
-    "\x1b]",
-    "\x1b[0",
-    "\x1b[0m",
-    "a\x08",
-    "a\r",
-    "ignore all the ",
-    "curl $a",
-    "cat .env | ",
-    "<a style='",
-    "<title>",
-    "<script>",
-    "<system>\n",
-    "-H 'authorization: ",
+    "a", " ", "\n", "\t", "0", "1,", "é", "\u0301\u0316", "\ufdfa", "\u200b", "a\u200ba", "\u202e",
+    "\u05d0\u202a\n", "\U0001f3f4\U000e0041", "<", "&", "`", "```\n", "```\n<think>\n", "<think>\n",
+    "<think>x</think>\n", "<memory-context>", "[", "{", "[]", '{"a":', "\\", "\\n", '"', "eyJ-", "-eyJ",
+    "eyJ-npm_" + 30 * "a" + "-", "sk-", "sk-abcdef ", "token=a", "://a:", "A_", "-----BEGIN PRIVATE KEY-----",
+    "cookie: ", "cookie ", "basic a", "\x1b]", "\x1b[0", "\x1b[0m", "a\x08", "a\r", "ignore all the ",
+    "curl $a", "cat .env | ", "<a style='", "<title>", "<script>", "<system>\n", "-H 'authorization: ",
     "${a:-",
-)
+)  # fmt: skip
 
 
 def slowness() -> float:
@@ -298,16 +250,8 @@ def test_the_watchdog_sees_who_holds_the_loop() -> None:
 @pytest.mark.slow
 def test_only_character_sets_of_the_web_decode_a_page() -> None:
     names = (
-        "punycode",
-        "idna",
-        "hz",
-        "utf-7",
-        "bz2_codec",
-        "zlib_codec",
-        "rot13",
-        "unicode_escape",
-        "no-such",
-    )
+        "punycode", "idna", "hz", "utf-7", "bz2_codec", "zlib_codec", "rot13", "unicode_escape", "no-such",
+    )  # fmt: skip
     for charset in names:
         page = Fetched("http://a/", 200, "OK", f"text/plain; charset={charset}", "grüße".encode(), False)
         assert asyncio.run(text_of_page(page, whole=False)) == "grüße", charset

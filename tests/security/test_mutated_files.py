@@ -159,12 +159,8 @@ def all_answers_of_the_fork_are_yes(lines: Lines) -> None:
 
 def it_brings_its_own_rules(lines: Lines) -> None:
     rules = {
-        "policy": dict.fromkeys(CHANGES, "allow"),
-        "allow": ["*"],
-        "deny": [],
-        "bypass": True,
-        "timeout": 1e9,
-    }
+        "policy": dict.fromkeys(CHANGES, "allow"), "allow": ["*"], "deny": [], "bypass": True, "timeout": 1e9,
+    }  # fmt: skip
     for line in lines:
         if line["kind"] == "turn":
             line["settings"]["approval"] = rules

@@ -26,24 +26,9 @@ KNOWN = (
     "tool_calls", "fields", "append", "replace", "results", "drop", "rerun", "row", "values", "turn", "source",
 )  # fmt: skip
 ODD: tuple[Any, ...] = (
-    10**400,
-    -1,
-    1e308,
-    -0.0,
-    True,
-    None,
-    "",
-    "\ud800",
-    "\0",
-    "x" * 5000,
-    "CallLLM",
-    "state",
-    "1",
-    [],
-    {},
-    [[]],
-    [{}],
-)
+    10**400, -1, 1e308, -0.0, True, None, "", "\ud800", "\0", "x" * 5000, "CallLLM", "state", "1", [], {},
+    [[]], [{}],
+)  # fmt: skip
 WORDS = st.one_of(st.sampled_from(KNOWN), st.text(max_size=5))
 VALUES = st.recursive(
     st.one_of(st.sampled_from(ODD), st.integers(), st.floats(), st.text(max_size=20), WORDS),
@@ -57,16 +42,9 @@ BODIES = st.one_of(
     st.sampled_from([b"[" * 100_000, b'{"a":' * 50_000, b"1" * 10_000, b'{"at": 1' + b"0" * 5000 + b"}", b'"\\ud800"', b"\xff", b""]),
 )  # fmt: skip
 EDITS = [
-    "counters",
-    "fields",
-    "messages",
-    "reply",
-    "results",
-    "settings",
-    "system_prompt",
-    "user_message",
+    "counters", "fields", "messages", "reply", "results", "settings", "system_prompt", "user_message",
     "rerun_tools",
-]
+]  # fmt: skip
 PLACES = f"retries iterations 0 1 -1 {'9' * 30} c1 max_iterations prefetched reply runtime".split()
 NAMES_OF = st.one_of(WORDS, st.sampled_from(PLACES))
 EDITED = st.one_of(VALUES, st.dictionaries(NAMES_OF, VALUES, max_size=3))
@@ -121,14 +99,9 @@ def looked_at(answer: Any, *, sent: Any = None) -> None:
 
 
 POSTS = (
-    "/api/turns",
-    "/api/import",
-    "/api/markdown",
-    "/api/pending/{item}",
-    "/api/turns/{turn}/breakpoints",
-    "/api/turns/{turn}/fork",
-    "/api/turns/{turn}/resume",
-)
+    "/api/turns", "/api/import", "/api/markdown", "/api/pending/{item}", "/api/turns/{turn}/breakpoints",
+    "/api/turns/{turn}/fork", "/api/turns/{turn}/resume",
+)  # fmt: skip
 ORDERS = tuple(f"/api/turns/{{turn}}/orders/{name}" for name in (*NAMES, "nothing"))
 LIMITS = settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 
@@ -183,11 +156,9 @@ GETS = (
 
 @LIMITS
 @given(
-    st.sampled_from(GETS),
-    st.sampled_from(TURNS),
-    st.sampled_from(["0", "1", "999", "9" * 30, "9" * 5000, "x", "²"]),
-    QUERIES,
-)
+    st.sampled_from(GETS), st.sampled_from(TURNS),
+    st.sampled_from(["0", "1", "999", "9" * 30, "9" * 5000, "x", "²"]), QUERIES,
+)  # fmt: skip
 def test_any_address_is_answered(page: Page, path: str, turn: str, at: str, query: dict[str, str]) -> None:
     where = path.replace("{turn}", page.turn if turn == "TURN" else turn).replace("{at}", at)
     query = {name: page.turn if value == "TURN" else value for name, value in query.items()}
@@ -198,8 +169,5 @@ def test_every_route_is_tried(page: Page) -> None:
     tried = {*GETS, *POSTS}
     tried |= {path.replace("/messages/{at}", "/messages/{index}") for path in GETS}
     assert {path for path, _ in page.paths} - tried == {
-        "/",
-        "/static/{path:path}",
-        "/api/turns/{turn}/events",
-        "/api/turns/{turn}/orders/{order}",
-    }
+        "/", "/static/{path:path}", "/api/turns/{turn}/events", "/api/turns/{turn}/orders/{order}",
+    }  # fmt: skip

@@ -44,12 +44,7 @@ def opened(home: Path) -> list[str]:
 
 def used(home: Path, work: Path) -> Agent:
     """An agent that has written all that there is to write into a home."""
-
-    @tool
-    def long() -> str:
-        """Much."""
-        return "x" * 5_000
-
+    long = tool(name="long")(lambda: "x" * 5_000)
     script = [
         tools(call("long", {}), call("memory", {"action": "add", "target": "memory", "content": "a fact"}),
               call("memory", {"action": "add", "target": "user", "content": "likes tea"})),
@@ -83,17 +78,9 @@ def test_all_in_the_home_is_its_owners_alone(tmp_path: Path, capsys: Any) -> Non
     history.store_string("a prompt")
     there = {path.relative_to(home).parts[0] for path in home.rglob("*")}
     assert there >= {
-        "sessions.db",
-        "results",
-        "dumps",
-        "logs",
-        "owners",
-        "config.toml",
-        "chat_history",
-        "trajectories.jsonl",
-        "MEMORY.md",
-        "USER.md",
-    }
+        "sessions.db", "results", "dumps", "logs", "owners", "config.toml", "chat_history",
+        "trajectories.jsonl", "MEMORY.md", "USER.md",
+    }  # fmt: skip
     assert any(name.endswith(".backup") for name in there)
     assert opened(home.parent) == []
     unknown = [name for name in there if not any(fnmatch.fnmatchcase(name, one) for one in HOME_FILES)]

@@ -65,8 +65,6 @@ def gone_on(home: Path, turn: str, **options: Any) -> Desk:
 DANGER, NOTE = call("danger", {}, "c1"), call("note", {}, "c1")
 DENIED = {"approval": {"policy": {"danger": "deny", "note": "deny"}}}
 ASKED = {"approval": {"policy": {"note": "ask"}}}
-
-
 FORBIDDEN = {"approval": {"deny": ["danger"]}}
 
 
@@ -154,14 +152,11 @@ def test_what_a_person_said_meanwhile_is_not_lost_when_the_visit_moves(tmp_path:
 @pytest.mark.parametrize(
     "since",
     [
-        {},
-        {"effect": "pure"},
-        {"effect": "idempotent", "approval": "never"},
-        {"settings": {"approval": {"policy": {"danger": "deny"}}}},
-        {"gone": True},
+        {}, {"effect": "pure"}, {"effect": "idempotent", "approval": "never"},
+        {"settings": {"approval": {"policy": {"danger": "deny"}}}}, {"gone": True},
     ],
     ids=["the same", "said to read", "said to be repeatable", "forbidden", "gone"],
-)
+)  # fmt: skip
 def test_an_unsafe_call_that_was_running_is_in_doubt_whatever_its_tool_says_now(
     tmp_path: Path, since: Any
 ) -> None:
@@ -192,20 +187,8 @@ def test_a_call_that_was_harmless_is_repeated_only_as_it_was(
     said = f'"name":"{name}","arguments":{arguments},"timeout":5.0,"effect":"pure","key":"k"'
     running = f'{{"is":"RunTool","call_id":"c1",{said}}}'
     running_then = (
-        "ExecuteTools",
-        "RunTool",
-        name,
-        "pure",
-        "k",
-        "in_flight",
-        running,
-        None,
-        None,
-        None,
-        1.0,
-        None,
-        "",
-    )
+        "ExecuteTools", "RunTool", name, "pure", "k", "in_flight", running, None, None, None, 1.0, None, "",
+    )  # fmt: skip
     row = f"INSERT OR REPLACE INTO effects VALUES ({','.join('?' * 17)})"
     store.database.write(lambda c: c.execute(row, (turn, 3, 7, 0, *running_then)) and None)
     store.close()
@@ -286,11 +269,5 @@ async def test_no_call_runs_without_the_approval_it_needs(tmp_path: Path) -> Non
     others = [RunTool("c1", "danger", {"name": "other"}, 5.0), RunTool("c9", "danger", {}, 5.0)]
     more = [*others, asked[0], asked[0]]  # one yes is for one call
     assert [*said, *[(await perform(one)).status for one in more]] == [
-        "denied",
-        "ok",
-        "denied",
-        "denied",
-        "denied",
-        "ok",
-        "denied",
-    ]
+        "denied", "ok", "denied", "denied", "denied", "ok", "denied",
+    ]  # fmt: skip

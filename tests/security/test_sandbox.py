@@ -430,14 +430,9 @@ def test_nothing_can_be_typed_into_a_terminal(walled: Scene) -> None:
 
 
 ACT_LATER = (
-    ".git/hooks/pre-commit",
-    ".git/config",
-    ".git/commondir",
-    ".envrc",
-    "AGENTS.md",
-    ".vscode/tasks.json",
+    ".git/hooks/pre-commit", ".git/config", ".git/commondir", ".envrc", "AGENTS.md", ".vscode/tasks.json",
     ".github/workflows/ci.yml",
-)
+)  # fmt: skip
 
 
 def test_what_runs_or_instructs_later_is_not_changed(walled: Scene) -> None:
@@ -623,13 +618,11 @@ def test_inside_needs_no_yes_and_outside_does(walled: Scene, name: str, argument
         {"sandbox": {"backend": "bubblewrap"}},
         {"sandbox": {"backend": "bubblewrap", "policy": "free", "network": True}},
         {"sandbox": {"backend": "bubblewrap", "policy": "free", "writable": ["/dev/shm"]}},
-        {"sandbox": {"backend": "local", "policy": "free"}},
-        {"approval": {"policy": {"terminal": "ask"}}},
-        {"approval": {"policy": {"terminal": "deny"}}},
-        {"approval": {"deny": ["terminal(touch*)"]}},
+        {"sandbox": {"backend": "local", "policy": "free"}}, {"approval": {"policy": {"terminal": "ask"}}},
+        {"approval": {"policy": {"terminal": "deny"}}}, {"approval": {"deny": ["terminal(touch*)"]}},
     ],
     ids=str,
-)
+)  # fmt: skip
 def test_what_else_needs_a_yes(walled: Scene, settings: dict[str, Any]) -> None:
     assert "denied" in played(walled, "terminal", {"command": "touch made"}, settings=settings)
     assert not (walled.work / "made").exists()
@@ -753,11 +746,8 @@ def test_git_can_be_looked_at_and_not_changed_inside(walled: Scene) -> None:
     left_out = {*NEEDS_THE_NETWORK, "git switch main"}
     lines = [line for line in EVERYDAY if line.startswith("git ") and line not in left_out]
     head: Any = {
-        "args": ["git", "rev-parse", "HEAD"],
-        "cwd": walled.work,
-        "capture_output": True,
-        "check": True,
-    }
+        "args": ["git", "rev-parse", "HEAD"], "cwd": walled.work, "capture_output": True, "check": True,
+    }  # fmt: skip
     before = subprocess.run(**head).stdout
     tries = "; ".join(f"(set -o pipefail; {line}) > /dev/null 2>&1; echo $?" for line in lines)
     codes = [int(code) for code in walled.run(tries).split("\n")[1:]]

@@ -35,14 +35,10 @@ SECRETS = [
 ]
 """What masking would hide."""
 DISGUISED = [
-    "ls -la # \x1b]0;\ntouch OWNED\n: \x07",
-    "echo a\u202e; touch OWNED",
-    "ls" + " " * 3_000 + "; touch OWNED",
-    "\u2028touch OWNED\u2029",
-    "a\u200bb\u00ad\ufeff\U000e0074\U000e0041",
-    "a\u00a0\u2003\u3000b",
-    "\\x1b \\u202e ↵ ⇥ ⟨5 times⟩ \t\r\n",
-]
+    "ls -la # \x1b]0;\ntouch OWNED\n: \x07", "echo a\u202e; touch OWNED",
+    "ls" + " " * 3_000 + "; touch OWNED", "\u2028touch OWNED\u2029",
+    "a\u200bb\u00ad\ufeff\U000e0074\U000e0041", "a\u00a0\u2003\u3000b", "\\x1b \\u202e ↵ ⇥ ⟨5 times⟩ \t\r\n",
+]  # fmt: skip
 COMMANDS = [*SECRETS, *DISGUISED, *(f"line {number}\n" * number for number in (51, 400))]
 
 

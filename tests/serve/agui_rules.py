@@ -91,12 +91,10 @@ def shown(events: list[dict[str, Any]], before: Iterable[dict[str, Any]] = ()) -
             case "TOOL_CALL_RESULT":
                 messages.append(
                     {
-                        "id": one["messageId"],
-                        "role": "tool",
-                        "toolCallId": one["toolCallId"],
+                        "id": one["messageId"], "role": "tool", "toolCallId": one["toolCallId"],
                         "content": one["content"],
                     }
-                )
+                )  # fmt: skip
     return messages
 
 

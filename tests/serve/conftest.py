@@ -61,10 +61,8 @@ def web(store: Store) -> WebClient:
     def made(service: SessionService, *, key: str = TOKEN, **options: Any) -> httpx2.AsyncClient:
         app = app_of(service, KeyRing(store, TOKEN), **options)
         return httpx2.AsyncClient(
-            transport=httpx2.ASGITransport(app),
-            base_url="http://127.0.0.1:8000",
-            headers={"authorization": f"Bearer {key}"} if key else {},
-            timeout=60,
-        )
+            transport=httpx2.ASGITransport(app), base_url="http://127.0.0.1:8000",
+            headers={"authorization": f"Bearer {key}"} if key else {}, timeout=60,
+        )  # fmt: skip
 
     return made

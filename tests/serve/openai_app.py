@@ -55,9 +55,6 @@ def answer(body: dict[str, Any]) -> Any:
 def make_agent() -> Agent[Any, Any]:
     """The agent of one turn."""
     return Agent(
-        ScriptedModel(repeat(answer)),
-        tools=[add, pay, hold],
-        toolsets=[],
-        settings=SETTINGS,
+        ScriptedModel(repeat(answer)), tools=[add, pay, hold], toolsets=[], settings=SETTINGS,
         system_prompt="Test.",
-    )
+    )  # fmt: skip

@@ -3,11 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 import re
-import signal
-import subprocess
-import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -18,41 +14,18 @@ import httpx2
 from fsm_agent.serve.keys import KeyRing
 from fsm_agent.sessions.store import Store
 from fsm_agent.support.threads import LOOP
-from tests.helpers.waiting import until
-
-ROOT = Path(__file__).parents[2]
+from tests.helpers.processes import CommandProcess
 
 
-class ServerProcess:
-    """One ``fsm-agent serve``. ``world``: the folder of its log, and where the tools of ``tests.dispatch.app`` count
-    what they did. ``token`` is the one that it printed."""
+class ServerProcess(CommandProcess):
+    """One ``fsm-agent serve``. ``token`` is the one that it printed."""
+
+    sign = "://"
 
     def __init__(
         self, world: Path, home: Path, *options: str, database_url: str | None = None, **variables: str
     ) -> None:
-        self._log = world / f"server-{len(list(world.glob('server-*')))}.log"
-        environment = os.environ | {
-            "PYTHONPATH": f"{ROOT / 'states'}{os.pathsep}{ROOT}",
-            "FSM_AGENT_HOME": str(home),
-            "DISPATCH_WORLD": str(world),
-            **variables,
-        }
-        if database_url is not None:
-            environment["FSM_AGENT_STORE__DATABASE_URL"] = database_url
-        words = [sys.executable, "-m", "fsm_agent", "serve", *options]
-        with self._log.open("wb") as log:
-            self.process = subprocess.Popen(words, env=environment, stdout=log, stderr=log, cwd=world)
-
-    @property
-    def said(self) -> str:
-        """What it has written."""
-        return self._log.read_text(errors="replace")
-
-    def serves(self) -> ServerProcess:
-        """Return when it serves."""
-        until(lambda: "://" in self.said or self.process.poll() is not None, "a server")
-        assert self.process.poll() is None, self.said
-        return self
+        super().__init__(world, home, "serve", *options, database_url=database_url, **variables)
 
     @property
     def url(self) -> str:
@@ -75,16 +48,6 @@ class ServerProcess:
             base_url=self.url, headers={"authorization": f"Bearer {given}"}, timeout=httpx2.Timeout(60, pool=None),
             limits=httpx2.Limits(max_connections=1000),
         )  # fmt: skip
-
-    def kill(self) -> None:
-        """End it as kill -9 does."""
-        self.process.kill()
-        self.process.wait()
-
-    def leave(self) -> int:
-        """Ask it to end, and return its exit code."""
-        self.process.send_signal(signal.SIGTERM)
-        return self.process.wait(60)
 
     def __enter__(self) -> ServerProcess:
         return self.serves()

@@ -66,20 +66,12 @@ async def test_a_message_is_answered_with_steps_state_and_a_tool(
     ]  # fmt: skip
     steps = [one["stepName"] for one in events if one["type"] == "STEP_STARTED"]
     assert steps == [
-        "Prepare",
-        "BuildMessages",
-        "CallLLM",
-        "ExecuteTools",
-        "BuildMessages",
-        "CallLLM",
-        "Finalize",
-    ]
+        "Prepare", "BuildMessages", "CallLLM", "ExecuteTools", "BuildMessages", "CallLLM", "Finalize",
+    ]  # fmt: skip
     state = state_of(events)
     assert (state["state"], state["status"], state["turn"]) == ("Finalize", "ended", "run-1")
-    assert state["moves"] == 6
-    assert state["counters"]["iterations"] == 2
-    assert events[0]["protocolVersion"] == "1.0"
-    assert events[-1]["outcome"] == {"type": "success"}
+    assert (state["moves"], state["counters"]["iterations"]) == (6, 2)
+    assert (events[0]["protocolVersion"], events[-1]["outcome"]) == ("1.0", {"type": "success"})
     assert events[-1]["result"]["text"] == "it **is** there"
 
 
@@ -111,8 +103,7 @@ async def test_an_approval_is_an_interrupt_that_another_server_resumes(
         whole = said(shown(second, held))
         assert whole == [*said(held), "tool: wiped /x", "assistant: wiped it"]
         assert "TOOL_CALL_START" not in {one["type"] for one in second}
-        assert second[-1]["outcome"] == {"type": "success"}
-        assert second[-1]["runId"] == "run-2"
+        assert (second[-1]["outcome"], second[-1]["runId"]) == ({"type": "success"}, "run-2")
         # the same request again shows the same once
         again = await run(client, *held, run_id="run-2", resume=answers)
         assert said(shown(again, held)) == whole
@@ -324,9 +315,6 @@ async def test_another_message_while_a_turn_runs_is_refused(serving: MakeService
         await service.result(ANN, turn)
         for events in (await joined, await again):
             assert said(shown(events)) == [
-                "user: go",
-                'call: put {"key": "x"}',
-                "tool: put x",
-                "assistant: done",
-            ]
+                "user: go", 'call: put {"key": "x"}', "tool: put x", "assistant: done",
+            ]  # fmt: skip
             assert state_of(events)["moves"] == 6

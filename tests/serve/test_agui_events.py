@@ -66,12 +66,9 @@ def waits(turn: str = "t-1", session: str = "th", **more: Any) -> Pending:
 
 def test_text_that_a_dead_process_told_is_taken_back() -> None:
     events = run_of(
-        moved(2, "BuildMessages", "CallLLM"),
-        at("2.0-7.1", StreamDelta("half of")),
-        at("2.0", Voided("2.0")),
-        at("2.0-8.1", StreamDelta("the whole text")),
-        moved(3, "CallLLM", "Finalize"),
-    )
+        moved(2, "BuildMessages", "CallLLM"), at("2.0-7.1", StreamDelta("half of")), at("2.0", Voided("2.0")),
+        at("2.0-8.1", StreamDelta("the whole text")), moved(3, "CallLLM", "Finalize"),
+    )  # fmt: skip
     (snapshot,) = [one for one in events if one["type"] == "MESSAGES_SNAPSHOT"]
     assert said(snapshot["messages"]) == ["user: go"]
     assert said(shown(events, [GO])) == ["user: go", "assistant: the whole text"]

@@ -61,20 +61,15 @@ async def chunks(*pieces: bytes) -> AsyncIterator[bytes]:
 @pytest.mark.parametrize(
     ("body", "status", "code"),
     [
-        (b"", 400, "bad_request"),
-        (b"{", 400, "bad_request"),
-        (b"[]", 400, "bad_request"),
-        (b'"text"', 400, "bad_request"),
-        (b'{"content": NaN}', 400, "bad_request"),
-        (b"[" * 100_000, 400, "bad_request"),
-        (b"\xff\xfe", 400, "bad_request"),
-        (b'{"content": 3}', 400, "bad_request"),
-        (b'{"content": "hi", "tools": []}', 400, "bad_request"),
+        (b"", 400, "bad_request"), (b"{", 400, "bad_request"), (b"[]", 400, "bad_request"),
+        (b'"text"', 400, "bad_request"), (b'{"content": NaN}', 400, "bad_request"),
+        (b"[" * 100_000, 400, "bad_request"), (b"\xff\xfe", 400, "bad_request"),
+        (b'{"content": 3}', 400, "bad_request"), (b'{"content": "hi", "tools": []}', 400, "bad_request"),
         (b'{"content": "hi", "turn_id": "../x"}', 400, "bad_request"),
         (b'{"content": "hi", "waits": "perhaps"}', 400, "bad_request"),
         (b'{"content": ""}', 400, "bad_request"),
     ],
-)
+)  # fmt: skip
 async def test_a_malformed_body_is_refused_in_a_line(
     serving: MakeService, web: WebClient, body: bytes, status: int, code: str
 ) -> None:
@@ -109,19 +104,16 @@ async def test_a_slow_body_is_given_up(serving: MakeService, web: WebClient, mon
 @pytest.mark.parametrize(
     ("headers", "status", "code"),
     [
-        ({"host": "evil.example"}, 421, "misdirected"),
-        ({"host": "127.0.0.1:9"}, 421, "misdirected"),
-        ({"origin": "https://evil.example"}, 403, "forbidden"),
-        ({"origin": "null"}, 403, "forbidden"),
+        ({"host": "evil.example"}, 421, "misdirected"), ({"host": "127.0.0.1:9"}, 421, "misdirected"),
+        ({"origin": "https://evil.example"}, 403, "forbidden"), ({"origin": "null"}, 403, "forbidden"),
         ({"sec-fetch-site": "cross-site"}, 403, "forbidden"),
-        ({"sec-fetch-site": "same-site"}, 403, "forbidden"),
-        ({"authorization": ""}, 401, "unauthorized"),
+        ({"sec-fetch-site": "same-site"}, 403, "forbidden"), ({"authorization": ""}, 401, "unauthorized"),
         ({"authorization": "Bearer "}, 401, "unauthorized"),
         ({"authorization": f"Basic {TOKEN}"}, 401, "unauthorized"),
         ({"authorization": f"Bearer {TOKEN}x"}, 401, "unauthorized"),
         ({"authorization": f"Bearer fsm-00000000-{'a' * 43}"}, 401, "unauthorized"),
     ],
-)
+)  # fmt: skip
 async def test_what_comes_from_elsewhere_is_refused(
     serving: MakeService, web: WebClient, headers: dict[str, str], status: int, code: str
 ) -> None:

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import re
-import subprocess
-import sys
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -26,6 +23,7 @@ from fsm_agent.serve.web import caller_of, route
 from fsm_agent.sessions.store import Store
 from fsm_agent.sessions.store.kept_values import KeptValues
 from fsm_agent.testing import ScriptedModel, ScriptedServer, text
+from tests.helpers.processes import environment, printed, ran
 from tests.serve.conftest import MakeService, WebClient
 from tests.serve.processes import ServerProcess
 
@@ -111,12 +109,9 @@ def test_a_door_without_its_library_is_closed_and_says_what_it_needs() -> None:
         "from fsm_agent.serve.doors import built_in_doors as all;"
         "print([one.name for one in all().open], sorted(all().closed), all().closed['mcp'])"
     )
-    env = {**os.environ, "PYTHONPATH": os.pathsep.join((str(ROOT), str(ROOT / "states")))}
-    done = subprocess.run(
-        [sys.executable, "-c", program], env=env, capture_output=True, text=True, timeout=60, check=True
-    )
-    assert done.stdout.startswith("['openai'] ['agui', 'mcp'] "), done.stderr
-    assert "mcp" in done.stdout.split("] ")[-1]
+    said = printed("-c", program)
+    assert said.startswith("['openai'] ['agui', 'mcp'] ")
+    assert "mcp" in said.split("] ")[-1]
 
 
 def installed(folder: Path) -> str:
@@ -126,7 +121,7 @@ def installed(folder: Path) -> str:
     (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: fsm-agent-plain\nVersion: 1.0\n")
     (metadata / "entry_points.txt").write_text("[fsm_agent.extensions]\nplain = fsm_agent_plain:PlainDoor\n")
     (folder / "fsm_agent_plain").symlink_to(EXAMPLE / "fsm_agent_plain")
-    return os.pathsep.join((str(folder), str(ROOT), str(ROOT / "states")))
+    return environment(folder)["PYTHONPATH"]
 
 
 @pytest.mark.slow
@@ -148,23 +143,14 @@ async def test_an_installed_door_is_open_where_the_settings_name_it(tmp_path: Pa
                 assert (refused.status_code, refused.text) == (400, "the message is empty\n")
             async with server.client("wrong") as client:
                 assert (await client.post("/say", json={"say": "hi"})).status_code == 401
-    env = {**os.environ, "PYTHONPATH": path, "FSM_AGENT_HOME": str(home)}
-    doctor = subprocess.run(
-        [sys.executable, "-m", "fsm_agent", "doctor"], env=env, capture_output=True, text=True, timeout=120, check=False
-    ).stdout  # fmt: skip
+    env = environment(PYTHONPATH=path, FSM_AGENT_HOME=str(home))
+    doctor = ran("-m", "fsm_agent", "doctor", env=env).stdout
     assert "extension plain: answers at /say" in " ".join(doctor.split())
 
 
 @pytest.mark.slow
 def test_the_example_is_installed_by_pip(tmp_path: Path, store: Store) -> None:
     site = tmp_path / "site"
-    subprocess.run(
-        [sys.executable, "-m", "pip", "install", "-q", "--no-deps", "--no-build-isolation", "--target", str(site), str(EXAMPLE)],
-        check=True, timeout=300,
-    )  # fmt: skip
+    printed("-m", "pip", "install", "-q", "--no-deps", "--no-build-isolation", "--target", site, EXAMPLE)
     program = "from fsm_agent.extension import load_extension as load; print(load('plain').settings().path)"
-    env = {**os.environ, "PYTHONPATH": os.pathsep.join((str(site), str(ROOT), str(ROOT / "states")))}
-    done = subprocess.run(
-        [sys.executable, "-c", program], env=env, capture_output=True, text=True, timeout=60, check=True
-    )
-    assert done.stdout == "/plain\n"
+    assert printed("-c", program, env=environment(site)) == "/plain\n"

@@ -25,7 +25,6 @@ from tests.helpers.waiting import until
 from tests.serve.test_mcp import ERAS, Person, words
 
 pytestmark = pytest.mark.slow
-
 ROOT = Path(__file__).parents[2]
 APP = '''
 import os

@@ -262,14 +262,8 @@ async def test_items_of_earlier_responses_are_the_history(talking: Talking, stor
         second = await client.responses.create(model=MODEL, input=items, instructions="Be short.")
     rows = store.newest(second.fsm_agent["session"]).rows  # type: ignore[attr-defined]
     assert [row.role for row in rows] == [
-        "user",
-        "assistant",
-        "assistant",
-        "tool",
-        "assistant",
-        "user",
-        "assistant",
-    ]
+        "user", "assistant", "assistant", "tool", "assistant", "user", "assistant",
+    ]  # fmt: skip
     assert rows[3].text == "3"
 
 
@@ -392,11 +386,9 @@ async def test_a_stream_of_chunks_says_all_words_and_the_usage(talking: Talking)
 
 async def test_messages_are_the_history(talking: Talking, store: Store) -> None:
     messages: Any = [
-        {"role": "system", "content": "Be short."},
-        {"role": "user", "content": "I am Ann."},
-        {"role": "assistant", "content": "Hello Ann."},
-        {"role": "user", "content": "Who am I?"},
-    ]
+        {"role": "system", "content": "Be short."}, {"role": "user", "content": "I am Ann."},
+        {"role": "assistant", "content": "Hello Ann."}, {"role": "user", "content": "Who am I?"},
+    ]  # fmt: skip
     async with talking(text("Ann."), text("Still Ann.")) as client:
         raw = await client.chat.completions.with_raw_response.create(model=MODEL, messages=messages)
         session = raw.headers["x-fsm-agent-session"]
@@ -513,11 +505,9 @@ async def test_a_body_that_is_no_json_or_is_huge_is_refused(talking: Talking) ->
         ):
             with pytest.raises(openai.APIStatusError) as refused:
                 await client.post(
-                    "/responses",
-                    content=content,
-                    cast_to=object,
+                    "/responses", content=content, cast_to=object,
                     options={"headers": {"content-type": "application/json"}},
-                )
+                )  # fmt: skip
             assert (refused.value.status_code, refused.value.body["type"]) == (code, "invalid_request_error")
 
 

@@ -20,7 +20,6 @@ from tests.peers.environment import PeerUnavailable, peer_package, peer_python
 from tests.serve.processes import ServerProcess
 
 pytestmark = pytest.mark.slow
-
 SDK, LLM = ("openai", "7.57.0"), ("llm", "0.36")
 APP = "tests.serve.openai_app:make_agent"
 WORDS = "Let me add.\n\nIt is 3."

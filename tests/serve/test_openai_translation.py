@@ -73,72 +73,51 @@ def shown(response: Response) -> list[tuple[str, str]]:
 
 
 ADDS = [
-    at("2.0-5.1", StreamDelta("Let me ")),
-    at("2.0-5.2", StreamDelta("add.")),
-    moved("3.0", "ExecuteTools"),
-    at("3.1-5.1", StreamDelta(None)),
-    at("3.2-5.1", InterimText("Let me add.")),
+    at("2.0-5.1", StreamDelta("Let me ")), at("2.0-5.2", StreamDelta("add.")), moved("3.0", "ExecuteTools"),
+    at("3.1-5.1", StreamDelta(None)), at("3.2-5.1", InterimText("Let me add.")),
     at("3.4-5.1", ToolStart("c1", "add", {"a": 1})),
-    at("3.4-5.2", ToolComplete("c1", "add", {"a": 1}, "3", "ok")),
-    at("5.0-5.1", StreamDelta("\n\nIt is ")),
-    at("5.0-5.2", StreamDelta("3.")),
-    at("6.0-5.1", StreamDelta(None)),
-]
+    at("3.4-5.2", ToolComplete("c1", "add", {"a": 1}, "3", "ok")), at("5.0-5.1", StreamDelta("\n\nIt is ")),
+    at("5.0-5.2", StreamDelta("3.")), at("6.0-5.1", StreamDelta(None)),
+]  # fmt: skip
 WHOLE = [("commentary", "Let me add.\n\n"), ("mcp_call", "add"), ("final_answer", "It is 3.")]
 
 
-def test_words_beside_calls_and_the_answer_are_two_messages(answered: TurnResult) -> None:
-    assert shown(heard(*ADDS, result=answered)) == WHOLE
+SILENT = [one for one in ADDS if not isinstance(one.event.values, StreamDelta)]
+JOURNAL = [
+    at("2.0-0.1", StreamDelta("Let me add.")), at("2.0-0.2", StreamDelta(None)), moved("3.0", "ExecuteTools"),
+    at("3.3-0.1", ToolStart("c1", "add", {"a": 1})), at("3.3-0.2", ToolComplete("c1", "add", {"a": 1}, "3", "ok")),
+    at("5.0-0.1", StreamDelta("It is 3.")), at("5.0-0.2", StreamDelta(None)),
+]  # fmt: skip
+ANSWER = [("final_answer", "It is 3.")]
+TOLD: dict[str, tuple[list[ServedEvent], list[tuple[str, str]]]] = {
+    "words beside calls and the answer are two messages": (ADDS, WHOLE),
+    "the journal tells the same": (JOURNAL, WHOLE),
+    "a worker that streams nothing is shown all the same": (SILENT, WHOLE),
+    "text that a dead process told is dropped": (
+        [*ADDS[:7], at("5.0-5.1", StreamDelta("\n\nIt is f")), at("5.0", Voided("5.0")),
+         at("5.0-9.1", StreamDelta("It is 3."))], WHOLE),
+    "and told again": ([*ADDS[:4], at("2.0", Voided("2.0")), *ADDS], WHOLE),
+    "text that the journal has stays when the rest is void": (
+        [at("2.0-0.1", StreamDelta("It ")), at("3.0-7.1", StreamDelta("was")), at("3.0", Voided("3.0")),
+         at("3.0-8.1", StreamDelta("is 3."))], ANSWER),
+    "a call that runs while its process dies is one call": (
+        [*ADDS[:6], at("3.2", Voided("3.2")), *ADDS[5:]], WHOLE),
+    "an attempt that broke off is not in the output": (
+        [at("2.0-5.1", StreamDelta("It is fo")), at("2.0-5.2", StreamDelta(FROM_THE_START + "It is 3."))], ANSWER),
+    "an answer that a check changed takes the place of what was streamed": (
+        [at("2.0-5.1", StreamDelta("A secret."))], ANSWER),
+    "a conversation that is handed over is one response": (
+        [at("2.0-5.1", StreamDelta("I pass you on.")), at("1:2.0-6.1", StreamDelta("It is 3."), "s-1-t2")],
+        [("commentary", "I pass you on.\n\n"), *ANSWER]),
+}  # fmt: skip
 
 
-def test_the_journal_tells_the_same_response(answered: TurnResult) -> None:
-    journal = [
-        at("2.0-0.1", StreamDelta("Let me add.")),
-        at("2.0-0.2", StreamDelta(None)),
-        moved("3.0", "ExecuteTools"),
-        at("3.3-0.1", ToolStart("c1", "add", {"a": 1})),
-        at("3.3-0.2", ToolComplete("c1", "add", {"a": 1}, "3", "ok")),
-        at("5.0-0.1", StreamDelta("It is 3.")),
-        at("5.0-0.2", StreamDelta(None)),
-    ]
-    assert shown(heard(*journal, result=answered)) == WHOLE
-
-
-def test_a_worker_that_streams_nothing_is_shown_all_the_same(answered: TurnResult) -> None:
-    assert (
-        shown(heard(*(one for one in ADDS if not isinstance(one.event.values, StreamDelta)), result=answered))
-        == WHOLE
-    )
-
-
-def test_text_that_a_dead_process_told_is_dropped_and_told_again(answered: TurnResult) -> None:
-    told = [*ADDS[:7], at("5.0-5.1", StreamDelta("\n\nIt is f")), at("5.0", Voided("5.0"))]
-    assert shown(heard(*told, at("5.0-9.1", StreamDelta("It is 3.")), result=answered)) == WHOLE
-    retold = [*ADDS[:4], at("2.0", Voided("2.0")), *ADDS]
-    assert shown(heard(*retold, result=answered)) == WHOLE
-
-
-def test_text_that_the_journal_has_stays_when_the_rest_is_void(answered: TurnResult) -> None:
-    told = [at("2.0-0.1", StreamDelta("It ")), at("3.0-7.1", StreamDelta("was")), at("3.0", Voided("3.0"))]
-    response = heard(*told, at("3.0-8.1", StreamDelta("is 3.")), result=answered)
-    assert shown(response) == [("final_answer", "It is 3.")]
-
-
-def test_a_call_that_runs_while_its_process_dies_is_one_call(answered: TurnResult) -> None:
-    told = [*ADDS[:6], at("3.2", Voided("3.2")), *ADDS[5:]]
-    assert shown(heard(*told, result=answered)) == WHOLE
-
-
-def test_an_attempt_that_broke_off_is_not_in_the_output(answered: TurnResult) -> None:
-    told = [at("2.0-5.1", StreamDelta("It is fo")), at("2.0-5.2", StreamDelta(FROM_THE_START + "It is 3."))]
-    response = heard(*told, result=answered)
-    assert shown(response) == [("final_answer", "It is 3.")]
-    assert response.output_text == "It is 3."
-
-
-def test_an_answer_that_a_check_changed_takes_the_place_of_what_was_streamed(answered: TurnResult) -> None:
-    response = heard(at("2.0-5.1", StreamDelta("A secret.")), result=answered)
-    assert shown(response) == [("final_answer", "It is 3.")]
+@pytest.mark.parametrize("what", TOLD)
+def test_what_a_response_shows_of_the_events_of_a_turn(answered: TurnResult, what: str) -> None:
+    events, items = TOLD[what]
+    response = heard(*events, result=answered)
+    assert shown(response) == items
+    assert response.output_text == "".join(said for kind, said in items if kind != "mcp_call")
 
 
 def test_words_beside_calls_that_turn_out_to_be_the_answer_are_not_said_twice(answered: TurnResult) -> None:
@@ -166,14 +145,6 @@ def test_reasoning_is_an_item_when_it_is_wanted(answered: TurnResult) -> None:
     assert shown(heard(*told, result=answered)) == [("final_answer", "It is 3.")]
 
 
-def test_a_conversation_that_is_handed_over_is_one_response(answered: TurnResult) -> None:
-    told = [at("2.0-5.1", StreamDelta("I pass you on.")), at("1:2.0-6.1", StreamDelta("It is 3."), "s-1-t2")]
-    assert shown(heard(*told, result=answered)) == [
-        ("commentary", "I pass you on.\n\n"),
-        ("final_answer", "It is 3."),
-    ]
-
-
 @pytest.mark.parametrize("reason", list(ExitReason))
 def test_every_end_of_a_turn_has_a_status_and_a_last_event(answered: TurnResult, reason: ExitReason) -> None:
     ended = answered.model_copy(update={"turn_exit_reason": reason, "error": "why"})
@@ -197,20 +168,13 @@ def chunks(*events: ServedEvent, result: TurnResult, **options: Any) -> str:
 
 def test_chunks_say_the_words_beside_calls_and_the_answer(answered: TurnResult) -> None:
     assert chunks(*ADDS, result=answered) == "Let me add.\n\nIt is 3."
-    silent = [one for one in ADDS if not isinstance(one.event.values, StreamDelta)]
-    assert chunks(*silent, result=answered) == "Let me add.\n\nIt is 3."
+    assert chunks(*SILENT, result=answered) == "Let me add.\n\nIt is 3."
     assert chunks(*ADDS, result=answered, typed=True) == "It is 3."
 
 
-def test_chunks_say_that_a_text_begins_again(answered: TurnResult) -> None:
-    told = [
-        at("2.0-5.1", StreamDelta("It is f")),
-        at("2.0", Voided("2.0")),
-        at("2.0-9.1", StreamDelta("It is 3.")),
-    ]
-    assert chunks(*told, result=answered) == f"It is f{FROM_THE_START}It is 3."
-
-
-def test_chunks_of_a_text_that_the_journal_has_do_not_begin_again(answered: TurnResult) -> None:
-    told = [at("2.0-5.1", StreamDelta("It is 3.")), at("3.0", Voided("3.0"))]
-    assert chunks(*told, result=answered) == "It is 3."
+def test_chunks_say_that_a_text_begins_again_unless_the_journal_has_it(answered: TurnResult) -> None:
+    void, again = at("2.0", Voided("2.0")), at("2.0-9.1", StreamDelta("It is 3."))
+    told = chunks(at("2.0-5.1", StreamDelta("It is f")), void, again, result=answered)
+    assert told == f"It is f{FROM_THE_START}It is 3."
+    kept = chunks(at("2.0-5.1", StreamDelta("It is 3.")), at("3.0", Voided("3.0")), result=answered)
+    assert kept == "It is 3."

@@ -34,29 +34,20 @@ from tests.helpers.waiting import until_so
 from tests.serve.conftest import SETTINGS, MakeService
 
 
-async def test_a_turn_is_started_followed_and_has_a_result(serving: MakeService, caller: Caller) -> None:
-    async with serving(text("hello there, how are you")) as service:
-        turn = await service.start(caller, "hi")
-        told = [one async for one in service.events(caller, turn)]
-        result = await service.result(caller, turn)
-    assert result.final_response == "hello there, how are you"
-    pieces = [one.event.values for one in told]
-    assert (
-        "".join(one.text or "" for one in pieces if isinstance(one, StreamDelta)).strip()
-        == result.final_response
-    )
-    assert [one.dest for one in pieces if isinstance(one, Transition)][-1] == "Finalize"
-    assert len({one.id for one in told}) == len(told)
-
-
-async def test_a_client_that_comes_back_gets_the_rest_from_any_event_on(
+async def test_a_turn_is_started_has_a_result_and_is_followed_from_any_event_on(
     serving: MakeService, caller: Caller
 ) -> None:
     async with serving(text("hello there, how are you")) as service:
         turn = await service.start(caller, "hi")
-        whole = [one async for one in service.events(caller, turn)]
-        for place, one in enumerate(whole):
-            assert [other async for other in service.events(caller, turn, one.id)] == whole[place + 1 :]
+        told = [one async for one in service.events(caller, turn)]
+        result = await service.result(caller, turn)
+        for place, one in enumerate(told):
+            assert [other async for other in service.events(caller, turn, one.id)] == told[place + 1 :]
+    pieces = [one.event.values for one in told]
+    said = "".join(one.text or "" for one in pieces if isinstance(one, StreamDelta)).strip()
+    assert said == result.final_response == "hello there, how are you"
+    assert [one.dest for one in pieces if isinstance(one, Transition)][-1] == "Finalize"
+    assert len({one.id for one in told}) == len(told)
 
 
 ANN = Caller("k-ann", "Ann", frozenset({"run", "approve"}))
@@ -242,11 +233,7 @@ async def test_a_turn_is_forked_into_a_session_of_its_own(serving: MakeService, 
 
 
 async def test_a_fork_is_given_the_result_of_a_tool(serving: MakeService, caller: Caller) -> None:
-    @tool(effect="pure")
-    def look() -> str:
-        """Look out."""
-        return "rain"
-
+    look = tool(effect="pure", name="look")(lambda: "rain")
     async with serving(tools(call("look", {}, "c1")), text("done"), tools=[look]) as service:
         turn = await service.start(caller, "hi")
         told = [one.event.values async for one in service.events(caller, turn)]

@@ -82,8 +82,7 @@ def test_the_model_sees_what_was_said_meanwhile_also_when_the_turn_was_made_befo
 
 
 @pytest.mark.parametrize("change", ["undo", "compact", "give up", "rename"])
-def test_whatever_changes_a_session_is_seen_by_who_has_a_copy(home: Path, change: str) -> None:
-    store = Store(home)
+def test_whatever_changes_a_session_is_seen_by_who_has_a_copy(home: Path, store: Store, change: str) -> None:
     one = process(home, text("one"), text("two"), text("the summary"), store=store)
     one.run_conversation("first", conversation_history=HISTORY)
     one.chat("second")
@@ -107,9 +106,10 @@ def test_whatever_changes_a_session_is_seen_by_who_has_a_copy(home: Path, change
 
 
 @pytest.mark.parametrize("act", ["undo", "compact"])
-def test_rows_that_an_unfinished_turn_wrote_are_known_to_who_holds_its_session(home: Path, act: str) -> None:
+def test_rows_that_an_unfinished_turn_wrote_are_known_to_who_holds_its_session(
+    home: Path, store: Store, act: str
+) -> None:
     """A turn's rows do not count the revision up, so a copy may look new that lacks them."""
-    store = Store(home)
     one = process(home, text("one"), text("two"), store=store)
     one.chat("first")
     other = process(home, text("three"), text("four"))
@@ -154,8 +154,7 @@ def test_a_turn_begins_in_what_the_session_went_on_as(home: Path) -> None:
     assert process(home, text("four")).run_conversation("fourth").messages[-4]["content"] == "second"
 
 
-def test_a_compaction_that_came_too_late_changes_nothing(home: Path) -> None:
-    store = Store(home)
+def test_a_compaction_that_came_too_late_changes_nothing(home: Path, store: Store) -> None:
     one = process(home, text("one"), settings=ROTATE, store=store)
     one.run_conversation("first", conversation_history=HISTORY)
 
@@ -173,10 +172,9 @@ def test_a_compaction_that_came_too_late_changes_nothing(home: Path) -> None:
 
 
 @pytest.mark.parametrize("goes_on", [False, True], ids=["gives it up and dies", "continues"])
-def test_nobody_goes_on_in_a_session_that_was_never_stored(home: Path, goes_on: bool) -> None:
+def test_nobody_goes_on_in_a_session_that_was_never_stored(home: Path, store: Store, goes_on: bool) -> None:
     """A turn compacts the session into another one, and another process gives the turn up before that is
     written."""
-    store = Store(home)
 
     def given_up() -> None:
         declared_dead(store)
@@ -239,9 +237,8 @@ def test_an_end_that_is_refused_is_written_on_a_fresh_copy(home: Path) -> None:
     assert one.journal.info(result.turn_id).exit == "text_response"
 
 
-def test_an_answer_whose_turn_was_taken_over_at_the_end_is_not_reported(home: Path) -> None:
+def test_an_answer_whose_turn_was_taken_over_at_the_end_is_not_reported(home: Path, store: Store) -> None:
     """The new owner reports how the turn ends: two answers to one message would both be believed."""
-    store = Store(home)
 
     def taken(words: str) -> str:
         store.database.write(lambda c: c.execute("UPDATE turns SET epoch = epoch + 1") and None)
@@ -264,10 +261,11 @@ def by_what_was_said(body: dict[str, Any]) -> Any:
 
 
 @pytest.mark.parametrize("stands", range(1, 25))
-async def test_an_owner_that_lost_its_turn_writes_nothing_and_runs_nothing(home: Path, stands: int) -> None:
+async def test_an_owner_that_lost_its_turn_writes_nothing_and_runs_nothing(
+    home: Path, store: Store, stands: int
+) -> None:
     """At any point of the turn, another process takes it over and completes it."""
     put, keys = unsafe_tool()
-    store = Store(home)
     turn = process(home, repeat(by_what_was_said), store=store, tools=[put]).start("go")
     for _ in range(stands):
         await turn.step_into()
@@ -293,8 +291,7 @@ def dumped(home: Path) -> tuple[Any, ...]:
         return tuple(tuple(sorted(map(repr, c.execute(f"SELECT {what}").fetchall()))) for what in asked)
 
 
-async def test_who_lets_go_frees_only_what_it_holds(home: Path) -> None:
-    store = Store(home)
+async def test_who_lets_go_frees_only_what_it_holds(home: Path, store: Store) -> None:
     turn = process(home, text("one"), store=store).start("first")
     await moves(turn, 1)
     declared_dead(store)
@@ -326,8 +323,7 @@ async def test_a_turn_is_claimed_before_it_is_read(home: Path) -> None:
     assert contents(row for row in result.messages if row["role"] == "tool") == ["put a"]
 
 
-async def test_one_of_two_resumers_continues(home: Path) -> None:
-    store = Store(home)
+async def test_one_of_two_resumers_continues(home: Path, store: Store) -> None:
     turn = process(home, text("unused"), store=store).start("first")
     await moves(turn, 1)
     declared_dead(store)
@@ -377,9 +373,8 @@ async def test_a_turn_is_not_resumed_while_its_own_process_makes_a_step(home: Pa
 
 @pytest.mark.behaviour("SESS-07")
 @pytest.mark.slow
-def test_a_conversation_that_was_compacted_a_hundred_times_is_one(home: Path) -> None:
+def test_a_conversation_that_was_compacted_a_hundred_times_is_one(home: Path, store: Store) -> None:
     """By as many real turns of two processes by turns."""
-    store = Store(home)
     stores, ids = (store, Store(home)), ["s-1"]
     model = repeat(lambda body: text("short" if "tools" not in body else "said"))
     for number in range(100):
@@ -403,8 +398,7 @@ def test_a_conversation_that_was_compacted_a_hundred_times_is_one(home: Path) ->
     assert len(one.undo(90).turns) == 90
 
 
-def test_the_to_do_list_outlives_a_hundred_compactions(home: Path) -> None:
-    store = Store(home)
+def test_the_to_do_list_outlives_a_hundred_compactions(home: Path, store: Store) -> None:
     plan = [{"id": "a", "content": "continue", "status": "in_progress"}]
     script = tools(call("todo", {"todos": plan})), text("planned")
     process(home, *script, toolsets=["todo"], store=store).chat("plan")

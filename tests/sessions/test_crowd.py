@@ -45,9 +45,7 @@ def told(found: dict[str, Any]) -> str:
 @pytest.mark.parametrize(
     ("processes", "mode", "trouble"),
     sampled(
-        product([2, 3, 5], ["plain", "rotate"], ["none", "kill", "locks"]),
-        "crowds",
-        always=FOUND_SOMETHING,
+        product([2, 3, 5], ["plain", "rotate"], ["none", "kill", "locks"]), "crowds", always=FOUND_SOMETHING
     ),
 )
 def test_every_turn_that_was_called_completed_is_stored_in_order_and_whole(
@@ -136,8 +134,7 @@ async def owner_was_declared_dead(home: Path, mode: str, log: type[ConversationL
 
 @pytest.mark.parametrize("mode", ["plain", "rotate"])
 @pytest.mark.parametrize(
-    ("scene", "mutant"),
-    [(second_process_has_a_copy, "no read"), (owner_was_declared_dead, "no fence")],
+    ("scene", "mutant"), [(second_process_has_a_copy, "no read"), (owner_was_declared_dead, "no fence")]
 )
 def test_an_engine_with_one_fault_is_caught(tmp_path: Path, scene: Any, mutant: str, mode: str) -> None:
     assert asyncio.run(scene(tmp_path / "sound", mode, LOGS[""]))

@@ -49,9 +49,7 @@ def compacts(summarized: Callable[[], object] = lambda: None) -> Any:
     return repeat(answer)
 
 
-def test_an_unstored_compaction_is_never_continued(
-    home: Path,
-) -> None:
+def test_an_unstored_compaction_is_never_continued(home: Path) -> None:
     """The turn compacted the session into another one while the store failed, and another process gave the
     turn up before that could be written."""
     store = Store(home, opened=Locked)
@@ -137,9 +135,8 @@ async def test_a_call_of_a_model_is_ended_when_the_turn_is_lost(home: Path, how:
         await turn.step()
 
 
-async def test_of_two_attempts_in_one_process_the_later_one_continues(home: Path) -> None:
+async def test_of_two_attempts_in_one_process_the_later_one_continues(home: Path, store: Store) -> None:
     """The earlier one has its own copy of the session, and stops."""
-    store = Store(home)
     turn, running, ended = await waiting_for_its_model(home, store)
     claim = await store.claim(turn.id, 1)
     later = process(home, text("done"), store=store).resume(turn.id, claim=claim)
@@ -252,8 +249,7 @@ async def test_without_a_rank_a_living_owner_keeps_its_turn(home: Path) -> None:
         await store.claim(turn.id, as_read=before)
 
 
-async def test_a_turn_of_another_version_of_the_table_stays_as_it_is(home: Path) -> None:
-    store = Store(home)
+async def test_a_turn_of_another_version_of_the_table_stays_as_it_is(home: Path, store: Store) -> None:
     turn = await begun(home, store)
     with pytest.raises(ConfigError, match="was begun with another version of its table"):
         await Store(home).claim(turn.id, 1, digest="another")

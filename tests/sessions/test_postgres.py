@@ -502,11 +502,9 @@ def test_an_older_database_is_upgraded_in_place(url: str, tmp_path: Path) -> Non
 
 def test_what_is_wrong_is_one_line(server: PostgresServer, tmp_path: Path) -> None:
     roles = (
-        "CREATE ROLE visitor LOGIN",
-        "CREATE SCHEMA closed",
-        "CREATE SCHEMA later",
+        "CREATE ROLE visitor LOGIN", "CREATE SCHEMA closed", "CREATE SCHEMA later",
         "CREATE SCHEMA unreleased",
-    )
+    )  # fmt: skip
     server.execute(*roles, "GRANT USAGE ON SCHEMA closed TO visitor")
     later = PostgresDatabase(server.url("later"))
     later.write(lambda c: c.execute("UPDATE fsm_agent_format SET tables = 99") and None)

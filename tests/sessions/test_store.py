@@ -34,12 +34,7 @@ def test_a_conversation_goes_on_in_another_process(home: Path) -> None:
 
 def test_102_the_next_request_begins_with_the_bytes_of_the_last(home: Path) -> None:
     one, two = ScriptedModel([tools(call("look", {})), text("an answer")]), ScriptedModel([text("more")])
-
-    @tool(effect="pure")
-    def look() -> str:
-        """Look."""
-        return "seen " * 50
-
+    look = tool(effect="pure", name="look")(lambda: "seen " * 50)
     process(home, model=one, tools=[look]).chat("first")
     process(home, model=two, tools=[look]).chat("second")
     before, after = one.requests[-1]["messages"], two.requests[0]["messages"]
@@ -84,9 +79,10 @@ def test_a_turn_is_resumed_by_turn_session_prefix_or_title(home: Path) -> None:
 
 
 @pytest.mark.parametrize("requests", [1, 2, 3, 4])
-def test_a_turn_that_stopped_early_goes_on_with_the_whole_conversation(home: Path, requests: int) -> None:
+def test_a_turn_that_stopped_early_goes_on_with_the_whole_conversation(
+    home: Path, store: Store, requests: int
+) -> None:
     """Not only with its own message, also when its process ended before its first move."""
-    store = Store(home)
     one = process(home, text("one"), store=store)
     one.chat("first")
     turn = one.start("second")
@@ -167,11 +163,9 @@ PUT_A = ["go", None, "put a", "other end"]
     ("at", "edit", "shown", "ran"),
     [
         (0, {"user_message": "go elsewhere"}, ["go elsewhere", "other end"], 0),
-        (2, {"reply": "by hand"}, ["go", "by hand"], 0),
-        (2, CALLED, ["go", None, "put b", "other end"], 1),
+        (2, {"reply": "by hand"}, ["go", "by hand"], 0), (2, CALLED, ["go", None, "put b", "other end"], 1),
         (3, {"results": {"c1": "by hand"}}, ["go", None, "by hand", "other end"], 0),
-        (3, {}, PUT_A, 0),
-        (3, {"rerun_tools": True}, PUT_A, 1),
+        (3, {}, PUT_A, 0), (3, {"rerun_tools": True}, PUT_A, 1),
         (4, {"results": {"c1": "by hand"}}, ["go", None, "by hand", "other end"], 0),
         (4, {"messages": {0: {"role": "user", "content": "anew"}}}, ["anew", None, "put a", "other end"], 0),
         (4, {"messages": [{"role": "user", "content": "anew"}]}, ["anew", "other end"], 0),
@@ -180,7 +174,7 @@ PUT_A = ["go", None, "put a", "other end"]
         (4, {"settings": {"max_iterations": 7}}, PUT_A, 0),
         (4, {"fields": {"system_prompt": "Be short."}}, PUT_A, 0),
     ],
-)
+)  # fmt: skip
 def test_a_fork_goes_on_from_any_move_with_changes(
     home: Path, at: int, edit: dict[str, Any], shown: list[Any], ran: int
 ) -> None:
@@ -212,10 +206,9 @@ def test_a_fork_goes_on_from_any_move_with_changes(
     ],
 )
 def test_the_answers_that_a_fork_need_not_ask_for_are_in_its_journal(
-    home: Path, at: int, edit: Any, kind: str, origin: str, ends: bool
+    home: Path, store: Store, at: int, edit: Any, kind: str, origin: str, ends: bool
 ) -> None:
     """Else what a person answered, or what ran before, would be asked of the world after all."""
-    store = Store(home)
     one, turn_id, _ = finished(home, store)
     put, ran = unsafe_tool()
     forked = one.fork(turn_id, at, edit)
@@ -269,11 +262,7 @@ def test_an_edit_that_cannot_be_made_is_one_line(home: Path) -> None:
 
 
 async def test_every_snapshot_is_what_the_turn_was(home: Path) -> None:
-    @tool(effect="pure")
-    def look() -> str:
-        """Look."""
-        return "x" * 4_000
-
+    look = tool(effect="pure", name="look")(lambda: "x" * 4_000)
     script = [tools(call("look", {})), overflow(), text("a summary"), text("the end")]
     rows = [{"role": role, "content": role * 80} for _ in range(12) for role in ("user", "assistant")]
     one = process(home, *script, tools=[look], context_window=60_000)
@@ -294,8 +283,7 @@ async def test_every_snapshot_is_what_the_turn_was(home: Path) -> None:
 
 
 @pytest.mark.parametrize("rows", [10, 2_000])
-def test_a_move_writes_what_changed_however_long_the_history(home: Path, rows: int) -> None:
-    store = Store(home)
+def test_a_move_writes_what_changed_however_long_the_history(home: Path, store: Store, rows: int) -> None:
     history = [{"role": ("user", "assistant")[number % 2], "content": "word " * 20} for number in range(rows)]
     turn = process(home, text("hi"), store=store).start("go", conversation_history=history)
     turn.run()

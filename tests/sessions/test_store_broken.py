@@ -119,8 +119,9 @@ def test_a_file_that_another_program_locks_is_one_line(home: Path) -> None:
     assert process(home, text("two")).chat("second") == "two"
 
 
-def test_a_reader_waits_while_another_process_turns_the_log_of_a_new_file_on(home: Path) -> None:
-    store = Store(home)
+def test_a_reader_waits_while_another_process_turns_the_log_of_a_new_file_on(
+    home: Path, store: Store
+) -> None:
     assert store.unfinished("s-1") == []
     new = sqlite3.connect(home / "sessions.db", isolation_level=None, check_same_thread=False)
     with contextlib.closing(new) as other:

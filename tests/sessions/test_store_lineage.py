@@ -140,9 +140,8 @@ def test_decoded_rows_are_kept_of_the_sessions_that_were_used_last(
 # What began a session
 
 
-def test_the_origin_of_a_session_and_a_turn_is_reported(home: Path, cli: Cli) -> None:
+def test_the_origin_of_a_session_and_a_turn_is_reported(home: Path, store: Store, cli: Cli) -> None:
     """A child is no fork."""
-    store = Store(home)
     one = delegating(home, store=store)
     result = one.run_conversation("go")
     found = insights(store, days=1).overview

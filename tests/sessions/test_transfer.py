@@ -121,8 +121,7 @@ def test_an_imported_session_continues(busy: Busy, tmp_path: Path) -> None:
     one.close()
 
 
-def test_what_is_there_already_gets_new_ids(busy: Busy, tmp_path: Path) -> None:
-    store = Store(tmp_path)
+def test_what_is_there_already_gets_new_ids(busy: Busy, store: Store) -> None:
     for name, lines in ways(busy, raw=True).items():
         first, second = import_lines(store, lines), import_lines(store, lines)
         assert second.copied
@@ -135,7 +134,6 @@ def test_what_is_there_already_gets_new_ids(busy: Busy, tmp_path: Path) -> None:
         assert kinds == [json.loads(line)["kind"] for line in lines]
     titles = store.database.select("SELECT title FROM sessions WHERE title != ''")
     assert len(titles) == len(set(titles))
-    store.close()
 
 
 def test_who_reads_the_lines_may_read_and_write_other_things_between(tmp_path: Path) -> None:
@@ -279,9 +277,8 @@ def test_a_file_that_is_not_an_export(store: Store) -> None:
         assert says in str(caught.value)
 
 
-def test_lines_that_are_there_twice_or_lead_round(busy: Busy, tmp_path: Path) -> None:
+def test_lines_that_are_there_twice_or_lead_round(busy: Busy, store: Store) -> None:
     lines = ways(busy, raw=True)["session"]
-    store = Store(tmp_path)
     for kind in ("session", "turn", "message", "move", "effect", "transcript"):
         place = number_of(lines, kind)
         with pytest.raises(ConfigError, match=f"the {kind} .* is in the file twice|circle"):
@@ -289,33 +286,26 @@ def test_lines_that_are_there_twice_or_lead_round(busy: Busy, tmp_path: Path) ->
     own = json.loads(lines[number_of(lines, "session") - 1])["id"]
     with pytest.raises(ConfigError, match="parent leads round in a circle"):
         import_lines(store, changed(lines, "session", parent=own))
-    store.close()
 
 
-def test_any_line_that_is_missing_or_cut_is_noticed(busy: Busy, tmp_path: Path) -> None:
+def test_any_line_that_is_missing_or_cut_is_noticed(busy: Busy, store: Store) -> None:
     lines = ways(busy, raw=True)["turn"]
-    store = Store(tmp_path)
     for place, line in enumerate(lines):
         for instead in ([], [line[: len(line) // 2]], [line, line]):
             with pytest.raises(ConfigError, match="cannot be imported: line"):
                 import_lines(store, [*lines[:place], *instead, *lines[place + 1 :]])
     assert store.database.select("SELECT COUNT(*) FROM sessions") == [(0,)]
-    store.close()
 
 
-def test_every_column_is_exported_or_belongs_to_this_machine(tmp_path: Path) -> None:
+def test_every_column_is_exported_or_belongs_to_this_machine(store: Store) -> None:
     """A column that is added to the schema must be added here too, or be left out on purpose."""
     own = {
-        "sessions": {"revision", "holder", "owner"},
-        "turns": {"owner", "imported", "rank", "number"},
-        "messages": {"id"},
-        "usage": {"id"},
-    }
-    store = Store(tmp_path)
+        "sessions": {"revision", "holder", "owner"}, "turns": {"owner", "imported", "rank", "number"},
+        "messages": {"id"}, "usage": {"id"},
+    }  # fmt: skip
     for line in KINDS.values():
         there = {row[1] for row in store.database.select(f"PRAGMA table_info({line.table})")}
         assert there - set(line.stored_columns()) == own.get(line.table, set()), line.table
-    store.close()
 
 
 # trajectories

@@ -178,13 +178,10 @@ def test_a_job_that_fails_fails_alone(database: Small, job: Any, why: str) -> No
 
 
 ENDS: dict[str, Job] = {
-    "commit": lambda c: c.execute("COMMIT"),
-    "rollback": lambda c: c.execute("ROLLBACK"),
-    "begin": lambda c: c.execute("BEGIN"),
-    "commit()": lambda c: c.commit(),
-    "rollback()": lambda c: c.rollback(),
-    "a script": lambda c: c.executescript("SELECT 1"),
-}
+    "commit": lambda c: c.execute("COMMIT"), "rollback": lambda c: c.execute("ROLLBACK"),
+    "begin": lambda c: c.execute("BEGIN"), "commit()": lambda c: c.commit(),
+    "rollback()": lambda c: c.rollback(), "a script": lambda c: c.executescript("SELECT 1"),
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("end", ENDS)

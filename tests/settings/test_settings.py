@@ -239,29 +239,15 @@ def test_a_port_is_more_patient_than_every_limit_on_silence() -> None:
 
 
 PROMISED = {
-    "max_iterations": 90,
-    "api_max_retries": 3,
-    "delegation.max_iterations": 50,
-    "delegation.tree_cap_factor": 3,
-    "delegation.max_children": 3,
-    "delegation.max_depth": 1,
-    "delegation.summary_max_chars": 24_000,
-    "delegation.summary_min_chars": 2_000,
-    "delegation.headroom_fraction": 0.5,
-    "delegation.heartbeat": 30,
-    "delegation.stale_idle": 450,
-    "delegation.stale_in_tool": 1_200,
-    "approval.timeout": 60,
-    "memory.review_every": 10,
-    "compression.preflight_passes": 3,
-    "compression.max_per_streak": 3,
-    "compression.protect_first": 3,
-    "compression.soft_factor": 1.5,
-    "compression.tail_floor": 8,
-    "stale.stream.base": 180,
-    "stale.whole.base": 90,
-    "poll.control": 0.3,
-}
+    "max_iterations": 90, "api_max_retries": 3, "delegation.max_iterations": 50,
+    "delegation.tree_cap_factor": 3, "delegation.max_children": 3, "delegation.max_depth": 1,
+    "delegation.summary_max_chars": 24_000, "delegation.summary_min_chars": 2_000,
+    "delegation.headroom_fraction": 0.5, "delegation.heartbeat": 30, "delegation.stale_idle": 450,
+    "delegation.stale_in_tool": 1_200, "approval.timeout": 60, "memory.review_every": 10,
+    "compression.preflight_passes": 3, "compression.max_per_streak": 3, "compression.protect_first": 3,
+    "compression.soft_factor": 1.5, "compression.tail_floor": 8, "stale.stream.base": 180,
+    "stale.whole.base": 90, "poll.control": 0.3,
+}  # fmt: skip
 """Figures of docs/behaviours.md that other tests do not meet."""
 
 

@@ -354,10 +354,10 @@ TRAPS: dict[str, dict[str, Failure]] = {
         "nested in a wrapper": inside('Error code: 429 - {"error": {"code": "rate_limit_exceeded"}}'),
     },
     "image_too_large": {
-        "an image is no overflow": http(400, "image exceeds the maximum size; maximum context length 8192"),
+        "an image is no overflow": http(400, "image exceeds the maximum size; maximum context length 8192")
     },
     "list_tool_content_unsupported": {
-        "list content is no overflow": http(400, "tool content must be a string; too many tokens"),
+        "list content is no overflow": http(400, "tool content must be a string; too many tokens")
     },
     "overloaded": {"overloaded is no rate limit": http(429, "Overloaded: rate limit, too many requests")},
     "ssl_cert": {"no transient TLS": broken("[SSL: X] tlsv1 alert, certificate verify failed")},
@@ -403,15 +403,13 @@ def test_a_profile_may_prepend_rows() -> None:
 @pytest.mark.parametrize(
     ("provider", "failure", "name"),
     [
-        ("zai", http(429, "资源包", "1113"), "billing"),
-        ("zai", http(400, "x", "1301"), "content_policy"),
-        ("zai", http(400, "x", "1261"), "context_overflow"),
-        ("zai", http(429, "x", "1305"), "overloaded"),
+        ("zai", http(429, "资源包", "1113"), "billing"), ("zai", http(400, "x", "1301"), "content_policy"),
+        ("zai", http(400, "x", "1261"), "context_overflow"), ("zai", http(429, "x", "1305"), "overloaded"),
         ("qwen", http(403, "x", "AllocationQuota.FreeTierOnly"), "billing"),
         ("qwen", http(400, "x", "Throttling.AllocationQuota"), "rate_limit"),
         ("openai", http(400, "x", "1301"), "format_error"),
     ],
-)
+)  # fmt: skip
 def test_the_rows_of_the_profiles_reach_the_turn(provider: str, failure: Failure, name: str) -> None:
     runtime = choose(f"{provider}:m", api_key="k").runtime()
     assert detect(failure, extra=runtime.error_rows).name == name
@@ -441,11 +439,8 @@ OVERFLOWS: list[tuple[str, int | None, int | None]] = [
     ("you requested 9000 tokens (8000 in the messages, 1000 in the completion).", None, 8000),
     ("you requested about 12000 tokens (2000 of text input, 10000 in the output)", None, 2000),
     ("prompt is too long: 201130 tokens > 200000 maximum", 200_000, 201_130),
-    (
-        "input token count (1100000) exceeds the maximum number of tokens allowed (1048576).",
-        1_048_576,
-        1_100_000,
-    ),
+    ("input token count (1100000) exceeds the maximum number of tokens allowed (1048576).", 1_048_576,
+     1_100_000),
     ("request (4390 tokens) exceeds the available context size (4096 tokens)", 4096, 4390),
     ('{"n_prompt_tokens": 4390, "n_ctx": 4096}', 4096, 4390),
     ("n_keep (15028) >= n_ctx (7424)", 7424, 15_028),
@@ -453,7 +448,7 @@ OVERFLOWS: list[tuple[str, int | None, int | None]] = [
     ("maximum prompt length is 131,072 but the request contains 537812 tokens.", 131_072, 537_812),
     ("model max length exceeded, max length:8192", 8192, None),
     ("input is too long for requested model", None, None),
-]
+]  # fmt: skip
 
 
 def test_the_window_that_an_overflow_names_and_the_prompt_that_it_counts() -> None:

@@ -34,7 +34,6 @@ TESTS = {
 """What ``docs/testing.md`` tells people to write: scripts of rows and pairs, footprints, random turns and
 worlds. Of the turn, agents in a hostile world come first: they find most bugs in a moment, and footprints are
 compared only when all scripts were played."""
-
 Kind = Literal["effect", "data", "event", "counter"]
 
 

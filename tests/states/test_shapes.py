@@ -105,17 +105,13 @@ WRONG: dict[str, tuple[str, Sequence[Change], str, str]] = {
     "a reply is stored with its tag open": ("CallLLM.open_scratchpad/1", [SAID], CHAT, ""),
     "a nudge stays at an exit": ("Finalize", [may(open=(False,))], CLEAN, "BuildMessages.built/1"),
     "a bug leaves calls open at the end": ("Finalize", [may(scaffold=("",))], CLOSED, "ExecuteTools.crashed"),
-    "a compaction keeps only the reply": (
-        "Compress.compressed",
-        [may(tail=("assistant",), frozen=(False,))],
-        CHAT,
-        "",
-    ),
+    "a compaction keeps only the reply": ("Compress.compressed", [may(tail=("assistant",), frozen=(False,))],
+        CHAT, ""),
     "a compaction drops everything": ("Compress.compressed", [EMPTY], CODEX, ""),
     "the user's message is not stored": ("Prepare.ready", [LOADED], CLAUDE, ""),
     "a reply rewrites what was sent": ("CallLLM.tools", [may(frozen=(False,))], AS_SENT, "Prepare.ready"),
     "the calls are stored with the reply": ("CallLLM.tools", [OPEN], AS_SENT, ""),
-}
+}  # fmt: skip
 
 
 def refuted(name: str) -> list[str]:
@@ -200,17 +196,14 @@ REQUEST = user()
 @pytest.mark.parametrize(
     ("rows", "own", "shape"),
     [
-        ([], 0, Shape()),
-        ([user()], 1, Shape("user", "user")),
+        ([], 0, Shape()), ([user()], 1, Shape("user", "user")),
         ([user(), said("", "a"), result("a")], 3, Shape("user", "tool")),
         ([user(), said("", "a", "b"), result("b")], 3, Shape("user", "tool", open=True)),
         ([user(), said("", "a", "b"), result("b"), user()], 1, Shape("user", "user", gaps=True)),
-        ([said(), user()], 1, Shape("assistant", "user")),
-        ([user(), result("x")], 1, Shape("user", "user")),
-        ([user(), NOTE], 2, Shape("user", "user")),
-        ([user(), said("  ")], 2, Shape("user", "user")),
+        ([said(), user()], 1, Shape("assistant", "user")), ([user(), result("x")], 1, Shape("user", "user")),
+        ([user(), NOTE], 2, Shape("user", "user")), ([user(), said("  ")], 2, Shape("user", "user")),
     ],
-)
+)  # fmt: skip
 def test_the_shape_of_a_transcript(rows: list[Message], own: int, shape: Shape) -> None:
     assert shape_of(rows, rows[len(rows) - own :]) == shape
 
@@ -232,11 +225,9 @@ def sample(shape: Shape) -> tuple[list[Message], list[Message], list[Message]]:
     if shape.gaps:
         before += [user(), said("", "lost")]
     own: list[Message] = {
-        "": [],
-        "user": [user()],
-        "assistant": [user(), said()],
+        "": [], "user": [user()], "assistant": [user(), said()],
         "tool": [user(), said("", "mine"), result("mine")],
-    }[shape.tail]
+    }[shape.tail]  # fmt: skip
     scaffold = [said("hm"), user("continue")] if shape.scaffold else []
     return [*before, *own], own, scaffold
 
@@ -365,20 +356,12 @@ TWO_CALLS = (tools(call("put", {"key": "k"}), call("echo", {})), text("done."))
 THINKS, THOUGHT = (reasoning("hm"), text("done.")), said("hm")
 PLANTED: dict[str, tuple[str, Any, Sequence[Any], str]] = {
     "a result is lost": ("turn.TurnState.append", _forgets_a_result, TWO_CALLS, "ExecuteTools.done"),
-    "a scaffold is never dropped": (
-        "logic.parts.Recovery.drop_scaffold",
-        lambda recovery: None,
-        ROUNDS,
-        "Finalize.",
-    ),
-    "thoughts go out last": (
-        "logic.recover.scaffold_for",
-        lambda turn: (THOUGHT,),
-        THINKS,
-        "BuildMessages.built",
-    ),
+    "a scaffold is never dropped": ("logic.parts.Recovery.drop_scaffold", lambda recovery: None, ROUNDS,
+        "Finalize."),
+    "thoughts go out last": ("logic.recover.scaffold_for", lambda turn: (THOUGHT,), THINKS,
+        "BuildMessages.built"),
     "a nudge is stored": ("logic.recover.scaffold_for", _stores_a_nudge, ROUNDS, "BuildMessages.built"),
-}
+}  # fmt: skip
 """Where a bug is planted, the bug, a script that comes by, and the visit that is found."""
 
 

@@ -174,22 +174,19 @@ def test_every_part_has_an_owner_and_every_owner_one_part() -> None:
 @pytest.mark.parametrize(
     ("code", "found"),
     [
-        ("turn.draft.held = ''", ("draft", "held")),
-        ("draft.held += 'x'", ("draft", "held")),
+        ("turn.draft.held = ''", ("draft", "held")), ("draft.held += 'x'", ("draft", "held")),
         ("turn.draft.fragments.append('x')", ("draft", "fragments")),
         ("state.accounting.meter.muted = True", ("accounting", "meter")),
         ("turn.accounting.meter.forget()", ("accounting", "meter")),
         ("turn.accounting.usages[key] = 1", ("accounting", "usages")),
         ("call.stepped, x = 1, 2", ("call", "stepped")),
         ("del turn.tooling.unchanged_files[path]", ("tooling", "unchanged_files")),
-        ("turn.limits['fallbacks'] = 0", ("", "limits")),
-        ("turn.history.extend(rows)", ("", "history")),
-        ("turn.counts['retries'] = 3", ("", "counts")),
-        ("turn.exit = None", ("", "exit")),
+        ("turn.limits['fallbacks'] = 0", ("", "limits")), ("turn.history.extend(rows)", ("", "history")),
+        ("turn.counts['retries'] = 3", ("", "counts")), ("turn.exit = None", ("", "exit")),
         ("setattr(turn.ending, name, value)", ("ending", "anything")),
         ("for turn.setup.runtime in chain: pass", ("setup", "runtime")),
     ],
-)
+)  # fmt: skip
 def test_the_walk_sees_every_way_to_write(code: str, found: tuple[str, str]) -> None:
     assert list(writes(ast.parse(code))) == [found]
 

@@ -78,11 +78,6 @@ def test_lines_have_their_numbers_in_both_files() -> None:
     hunks = unified_diff(before, after)
     assert hunks is not None
     assert list(zip(hunks, numbers(hunks), strict=True)) == [
-        ("@@ -1,3 +1,4 @@", (None, None)),
-        (" a", (1, 1)),
-        ("-b", (2, None)),
-        ("+B", (None, 2)),
-        (" c", (3, 3)),
-        ("+d", (None, 4)),
-        ("\\ No newline at end of file", (None, None)),
-    ]
+        ("@@ -1,3 +1,4 @@", (None, None)), (" a", (1, 1)), ("-b", (2, None)), ("+B", (None, 2)),
+        (" c", (3, 3)), ("+d", (None, 4)), ("\\ No newline at end of file", (None, None)),
+    ]  # fmt: skip

@@ -10,8 +10,6 @@ import pytest
 from fsm_agent.support.redaction import mask
 
 SECRET = "Zx9-Q7.hunter_2plus"
-
-
 FORMS = (
     # addresses
     "https://me:{}@host/x", "postgres://me:{}@db/x", "https://me:a@{}@host", "https://h/x?token={}", "https://h/x?api_key={}",

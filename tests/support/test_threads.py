@@ -86,7 +86,7 @@ def test_without_it_they_are_those_of_the_standard_library(monkeypatch: pytest.M
     assert in_a_loop(maker()) != "uvloop"
 
 
-def test_a_turn_on_somebodys_loop_stays_there() -> None:
+async def test_a_turn_on_somebodys_loop_stays_there() -> None:
     seen: list[str] = []
 
     @tool(effect="pure", approval="never")
@@ -95,12 +95,9 @@ def test_a_turn_on_somebodys_loop_stays_there() -> None:
         seen.append(await maker())
         return "looked"
 
-    async def play() -> None:
-        agent = Agent(
-            ScriptedModel([tools(call("look_around", {})), text("done")]), tools=[look_around], toolsets=[]
-        )
-        assert (await agent.arun("go")).completed
-        await agent.aclose()
-
-    asyncio.run(play())
+    agent = Agent(
+        ScriptedModel([tools(call("look_around", {})), text("done")]), tools=[look_around], toolsets=[]
+    )
+    assert (await agent.arun("go")).completed
+    await agent.aclose()
     assert seen == ["asyncio"]

@@ -194,19 +194,18 @@ def test_a_turn_that_nobody_steps_any_further_ends_its_spans_with_the_object(see
     assert seen.within(seen.one("invoke_agent")) == ["state Prepare", "state BuildMessages"]
 
 
-def test_who_is_cancelled_leaves_no_span_open_and_goes_on_in_another_that_is_linked(seen: Collected) -> None:
-    async def main() -> None:
-        model = ScriptedModel([slow("a long answer", 3600), text("fine")], SystemClock())
-        turn = Agent(model, toolsets=[], telemetry=seen.given).start("go")
-        running = asyncio.ensure_future(turn.arun())
-        await until_so(lambda: "chat scripted" in seen.open.names.values(), "the request")
-        running.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await running
-        assert seen.open.names == {}
-        assert (await turn.arun()).completed
-
-    asyncio.run(main())
+async def test_who_is_cancelled_leaves_no_span_open_and_goes_on_in_another_that_is_linked(
+    seen: Collected,
+) -> None:
+    model = ScriptedModel([slow("a long answer", 3600), text("fine")], SystemClock())
+    turn = Agent(model, toolsets=[], telemetry=seen.given).start("go")
+    running = asyncio.ensure_future(turn.arun())
+    await until_so(lambda: "chat scripted" in seen.open.names.values(), "the request")
+    running.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await running
+    assert seen.open.names == {}
+    assert (await turn.arun()).completed
     cut, whole = seen.named("invoke_agent")
     assert (told(cut)["fsm.cancelled"], cut.status.status_code) == (True, StatusCode.UNSET)
     assert told(seen.named("chat")[0])["fsm.cancelled"] is True

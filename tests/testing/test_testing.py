@@ -87,19 +87,16 @@ def post(
     return response.status, response.read().decode()
 
 
-def test_the_clock_moves_during_sleeps_and_never_goes_back() -> None:
+async def test_the_clock_moves_during_sleeps_and_never_goes_back() -> None:
     clock, order = FakeClock(start=100), list[str]()
 
     async def note() -> None:
         order.append("other ran")
 
-    async def play() -> None:
-        other = asyncio.ensure_future(note())
-        await clock.sleep(5)
-        order.append("slept")
-        await other
-
-    asyncio.run(play())
+    other = asyncio.ensure_future(note())
+    await clock.sleep(5)
+    order.append("slept")
+    await other
     assert order == ["other ran", "slept"]
     clock.advance(2.5)
     with pytest.raises(ValueError, match="backwards"):
@@ -147,42 +144,31 @@ def essence(answer: ModelReply | Failure) -> Any:
     return answer.kind, answer.status, answer.code, answer.retry_after, answer.usage
 
 
-def test_the_model_serves_values_and_callables_and_says_when_it_is_used_up() -> None:
+async def test_the_model_serves_values_and_callables_and_says_when_it_is_used_up() -> None:
     reply = ModelReply("hi", reasoning="hm", tool_calls=(ToolCall("a", "echo", "{}"),))
     failure = Failure("transport", "gone")
     model = ScriptedModel([reply, failure, lambda body: text(body["model"])])
-
-    async def play() -> tuple[list[Any], list[str]]:
-        sink = Quiet()
-        answers = [await model.call(asked(), sink) for _ in range(4)]
-        model.use_key("k2")
-        await model.rebuild()
-        await model.aclose()
-        return answers, sink.told
-
-    answers, told = asyncio.run(play())
-    assert answers[:2] == [reply, failure]
-    assert answers[2].text == "m"
-    assert answers[3].kind == "local"
+    sink = Quiet()
+    answers: list[Any] = [await model.call(asked(), sink) for _ in range(4)]
+    model.use_key("k2")
+    await model.rebuild()
+    await model.aclose()
+    assert (answers[:2], answers[2].text, answers[3].kind) == ([reply, failure], "m", "local")
     assert "no reply left" in answers[3].message
-    assert told == ["(hm)", "hi", "echo()", "m"]
+    assert sink.told == ["(hm)", "hi", "echo()", "m"]
     assert (model.keys, model.rebuilt, model.closed, len(model.requests)) == (["k2"], 1, True, 4)
 
 
-def test_a_silent_model_waits_until_it_is_cancelled() -> None:
+async def test_a_silent_model_waits_until_it_is_cancelled() -> None:
     clock = FakeClock()
     model = ScriptedModel([silence(hook=lambda: clock.advance(200)), silence("words")])
-
-    async def play() -> None:
-        for _ in range(2):
-            task = asyncio.ensure_future(model.call(asked(), Quiet()))
-            await asyncio.sleep(0)
-            task.cancel()
-            with pytest.raises(asyncio.CancelledError):
-                await task
-
     start = clock.now()
-    asyncio.run(play())
+    for _ in range(2):
+        task = asyncio.ensure_future(model.call(asked(), Quiet()))
+        await asyncio.sleep(0)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
     assert clock.now() == start + 200
 
 

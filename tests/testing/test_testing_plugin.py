@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from fsm_agent_states.table import TURN
-from tests.helpers.processes import ran
+from tests.helpers.processes import environment, ran
 
 ROOT = Path(__file__).parents[2]
 TABLE = """
@@ -87,17 +87,14 @@ def run(
     project: Path, *options: str, plugins: str = "fsm_agent.testing.plugin"
 ) -> subprocess.CompletedProcess[str]:
     """Pytest in a folder, with these plugins and no others; without any, with those that are installed."""
-    env = os.environ | {"PYTHONPATH": os.pathsep.join(map(str, (ROOT, ROOT / "states", project)))}
-    env |= {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"} if plugins else {}
+    env = environment(project, **({"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"} if plugins else {}))
     loaded = [part for plugin in plugins.split() for part in ("-p", plugin)]
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *loaded, *options]
-    return subprocess.run(command, cwd=project, env=env, capture_output=True, text=True)
+    return ran("-m", "pytest", "-q", "-p", "no:cacheprovider", *loaded, *options, cwd=project, env=env)
 
 
 def rows(file: Path) -> dict[str, int]:
     written = json.loads(file.read_text())
-    assert set(written) == {"table", "rows"}
-    assert written["table"] == "parcel"
+    assert (set(written), written["table"]) == ({"table", "rows"}, "parcel")
     counts: dict[str, int] = written["rows"]
     return counts
 

@@ -57,8 +57,7 @@ SCRIPTS = row_scripts(PARCEL, LIMITS)
 @pytest.mark.parametrize("script", SCRIPTS, ids=ids_of(SCRIPTS))
 def test_a_script_plays_to_its_end(script: Script) -> None:
     turn = play(PARCEL, script)
-    assert turn.state == PARCEL.final
-    assert turn.seq == len(script.rows)
+    assert (turn.state, turn.seq) == (PARCEL.final, len(script.rows))
 
 
 def test_names_are_rows_and_pairs_of_rows() -> None:
@@ -213,21 +212,17 @@ def changed(**attributes: Any) -> Fault:
 @pytest.mark.parametrize(
     ("fault", "words"),
     [
-        (
-            lambda turn, row: ("vanished", row),
-            "only declared events: Ring reported 'vanished'; it declares open, closed",
-        ),
+        (lambda turn, row: ("vanished", row),
+         "only declared events: Ring reported 'vanished'; it declares open, closed"),
         (changed(state="Pack"), "the row leads from here to there: the turn went ('Ring', 'closed', 'Pack')"),
         (changed(seq=4), "seq grows by one: seq went from 2 to 4"),
-        (
-            lambda turn, row: (row.event, PARCEL.row("Ring.closed/2")),
-            "the guard held: its guard does not hold: no rings left and tries left",
-        ),
+        (lambda turn, row: (row.event, PARCEL.row("Ring.closed/2")),
+         "the guard held: its guard does not hold: no rings left and tries left"),
         (changed(counts={"rings": 0}), "counters change as the row says: rings is 0, not 1"),
         (changed(limits={"rings": 0}), "counters stay within limits: rings is 1, its limit 0"),
     ],
     ids=["undeclared", "elsewhere", "twice", "unguarded", "unspent", "beyond"],
-)
+)  # fmt: skip
 def test_an_invariant_catches_its_fault(fault: Fault, words: str) -> None:
     looked(["packed", "arrived", "closed"], changed())
     with pytest.raises(InvariantBroken) as caught:

@@ -73,12 +73,9 @@ def test_malformed_calls_come_in_every_shape() -> None:
 
 @QUICK
 @given(
-    given_by.histories(valid=True),
-    given_by.usages(),
-    given_by.windows(),
-    given_by.small_settings(),
+    given_by.histories(valid=True), given_by.usages(), given_by.windows(), given_by.small_settings(),
     given_by.moments(),
-)
+)  # fmt: skip
 def test_histories_are_valid_and_the_small_ones_what_they_say(
     rows: list[dict[str, Any]],
     usage: Usage | None,
@@ -95,11 +92,9 @@ def test_histories_are_valid_and_the_small_ones_what_they_say(
 
 @settings(QUICK, max_examples=25)
 @given(
-    script=st.lists(given_by.replies([lookup, put]), max_size=6),
-    history=given_by.histories(),
-    values=given_by.small_settings(),
-    window=given_by.windows(),
-)
+    script=st.lists(given_by.replies([lookup, put]), max_size=6), history=given_by.histories(),
+    values=given_by.small_settings(), window=given_by.windows(),
+)  # fmt: skip
 def test_a_turn_takes_whatever_they_give(
     script: list[Any],
     history: list[dict[str, Any]],

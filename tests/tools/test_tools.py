@@ -81,8 +81,7 @@ def test_the_schema_is_plain_and_keeps_what_is_needed() -> None:
     assert parameters["$defs"]["Color"] == {"enum": ["red", "blue"], "type": "string"}
     assert parameters["$defs"]["Point"]["properties"]["title"] == {"type": "string"}
     assert properties["title"] == {"enum": ["x", "y"], "type": "string", "default": "x"}
-    assert properties["anything"] == {"default": None}
-    assert properties["odd"] == {}
+    assert (properties["anything"], properties["odd"]) == ({"default": None}, {})
     assert properties["own"] == {"type": "integer", "minimum": 0, "default": 3, "description": "own words"}
     assert parameters["required"] == ["json"]
     assert "title" not in parameters
@@ -211,10 +210,8 @@ EFECT = "unknown option of @tool; given: efect; allowed: effect, perhaps; all of
         (lambda: tool(effect="none")(google), "pure, idempotent, unsafe"),
         (lambda: tool(approval="yes")(google), "never, ask"),
         (lambda: tool(timeout=0)(google), "above 0"),
-        (
-            lambda: tool(timeout=float("inf"))(google),
-            "given: inf; allowed: a number above 0 to 1,000,000,000",
-        ),
+        (lambda: tool(timeout=float("inf"))(google),
+         "given: inf; allowed: a number above 0 to 1,000,000,000"),
         (lambda: tool(max_result_chars=10**400)(google), "above 0 to 1,000,000,000"),
         (lambda: tool(max_result_chars=-1)(google), "above 0"),
         (lambda: tool(path_arguments=("file",))(google), "city, days, unit"),
@@ -223,12 +220,10 @@ EFECT = "unknown option of @tool; given: efect; allowed: effect, perhaps; all of
         (lambda: tool(efect="pure"), EFECT),
         (lambda: as_tool(misnamed), "parameter that is not there; given: citty; allowed: city, perhaps"),
         (lambda: as_tool(misnamed_sphinx), "parameter that is not there; given: town; allowed: city"),
-        (
-            lambda: as_tool(untyped),
-            "first parameter of tool 'untyped' has no type; given: ctx; allowed: ctx: RunC",
-        ),
+        (lambda: as_tool(untyped),
+         "first parameter of tool 'untyped' has no type; given: ctx; allowed: ctx: RunC"),
     ],
-)
+)  # fmt: skip
 def test_what_cannot_be_a_tool_is_refused_in_one_line(make: Callable[[], object], words: str) -> None:
     with pytest.raises(ConfigError, match=words) as caught:
         make()
@@ -436,8 +431,7 @@ def test_an_error_text_cannot_imitate_other_messages() -> None:
 
 def test_an_invalid_call_gets_an_error_result() -> None:
     outcome = run(lookup, name="nope")
-    assert outcome.status == "error"
-    assert outcome.text == "Unknown tool 'nope'. Available: lookup."
+    assert (outcome.status, outcome.text) == ("error", "Unknown tool 'nope'. Available: lookup.")
     # wrong arguments are an error result
     outcome = run(lookup, arguments={"days": 1})
     assert outcome.status == "error"

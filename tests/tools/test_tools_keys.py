@@ -95,9 +95,7 @@ def test_external_results_are_marked_and_risks_reported(asynchronous: bool) -> N
 
 
 def test_what_is_short_or_the_tools_own_is_not_marked() -> None:
-    @tool(external=True)
-    def short() -> str:
-        return "42"
+    short = tool(external=True, name="short")(lambda: "42")
 
     @tool(external=True)
     def failing() -> str:
@@ -223,7 +221,7 @@ def test_a_fork_starts_threads_of_its_own() -> None:
     done_by(workers)
 
 
-def test_calls_in_one_thread_do_not_see_each_others_context() -> None:
+async def test_calls_in_one_thread_do_not_see_each_others_context() -> None:
     mark: ContextVar[str] = ContextVar("mark", default="nothing")
     threads: list[str] = []
 
@@ -235,12 +233,10 @@ def test_calls_in_one_thread_do_not_see_each_others_context() -> None:
         mark.set(word)
         return before
 
-    async def calls() -> list[Any]:
-        runner, interrupted = ToolRunner([leave], clock=SystemClock()), asyncio.Event()
-        requests = [RunTool(str(n), "leave", {"word": str(n)}, 5.0) for n in range(5)]
-        return [await runner.run(request, interrupted) for request in requests]
-
-    assert [outcome.text for outcome in asyncio.run(calls())] == ["nothing"] * 5
+    runner, interrupted = ToolRunner([leave], clock=SystemClock()), asyncio.Event()
+    requests = [RunTool(str(n), "leave", {"word": str(n)}, 5.0) for n in range(5)]
+    outcomes: list[Any] = [await runner.run(request, interrupted) for request in requests]
+    assert [outcome.text for outcome in outcomes] == ["nothing"] * 5
     assert set(threads) == {"tool-leave"}
 
 

@@ -27,11 +27,10 @@ ON: dict[str, Any] = {"delegation": {"background": True}, "poll": {"control": 0.
 @contextlib.contextmanager
 def agent(home: Path, lines: Lines, requests: list[Any] | None = None, **options: Any) -> Iterator[Agent]:
     settings = {**ON, **options.pop("settings", {})}
-    one = Agent(model(lines, requests), home=home, settings=settings, **{"toolsets": ["delegate"], **options})
-    try:
+    with Agent(
+        model(lines, requests), home=home, settings=settings, **{"toolsets": ["delegate"], **options}
+    ) as one:
         yield one
-    finally:
-        one.close()
 
 
 def later(*goals: str) -> Any:

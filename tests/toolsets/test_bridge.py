@@ -22,13 +22,10 @@ def played(
 ) -> tuple[Any, Any]:
     model = ScriptedModel(script)
     settings = {"tool": {"bridge_above": above}, "poll": {"control": 0.02}, **options.pop("settings", {})}
-    one = Agent(
+    with Agent(
         model, home=home, workdir=home, mcp={"s": mcp or TRUSTED}, toolsets=[], settings=settings, **options
-    )
-    try:
+    ) as one:
         return one.run_conversation("go"), model
-    finally:
-        one.close()
 
 
 def through(name: str, **arguments: Any) -> Any:
@@ -38,11 +35,9 @@ def through(name: str, **arguments: Any) -> Any:
 def test_many_tools_are_found_and_called_through_two(tmp_path: Path) -> None:
     heard: list[Any] = []
     script = [
-        tools(call("tool_search", {"query": "echo"})),
-        tools(call("tool_search", {})),
-        tools(through("s__echo", text="hello")),
-        text("done"),
-    ]
+        tools(call("tool_search", {"query": "echo"})), tools(call("tool_search", {})),
+        tools(through("s__echo", text="hello")), text("done"),
+    ]  # fmt: skip
     callbacks = {"tool_start": lambda call_id, name, arguments: heard.append((name, arguments))}
     result, model = played(tmp_path, script, callbacks=callbacks)
     assert all(offered(body) == {"tool_search", "tool_call"} for body in model.requests)
@@ -79,11 +74,9 @@ def test_an_approval_is_asked_for_the_tool_itself(tmp_path: Path) -> None:
     settings = {"approval": {"deny": ["s__echo"]}}
     callbacks = {"tool_start": lambda call_id, name: ran.append(name)}
     result, _ = played(
-        tmp_path / "2",
-        [tools(through("s__echo", text="x")), text("no")],
-        settings=settings,
+        tmp_path / "2", [tools(through("s__echo", text="x")), text("no")], settings=settings,
         callbacks=callbacks,
-    )
+    )  # fmt: skip
     assert "forbidden" in told(result)[0]
     assert not ran
 
@@ -92,14 +85,11 @@ def test_calls_that_do_not_fit(tmp_path: Path) -> None:
     own = tool(effect="pure", name="own")(lambda: "mine")
     none, echo = "find its name with tool_search", {"name": "s__echo"}
     given = [
-        ({"name": "nope"}, none),
-        ({"name": "own"}, none),
-        ({"name": "tool_call"}, none),
-        ({}, none),
+        ({"name": "nope"}, none), ({"name": "own"}, none), ({"name": "tool_call"}, none), ({}, none),
         (echo | {"arguments": [1]}, "must be a JSON object"),
         (echo | {"arguments": '{"text": "as text"}'}, "as text"),
         ({"name": "S-Echo", "arguments": {"text": "nearly"}}, "nearly"),
-    ]
+    ]  # fmt: skip
     calls = tools(*(call("tool_call", arguments) for arguments, _ in given))
     result, _ = played(tmp_path, [calls, text("ok")], tools=[own])
     for (arguments, words), said in zip(given, told(result), strict=True):

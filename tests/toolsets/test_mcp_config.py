@@ -93,8 +93,7 @@ def test_servers_come_from_the_config_file(tmp_path: Path) -> None:
         """,
     )
     found = servers_of(None, home)
-    assert list(found) == ["files", "far"]
-    assert found["files"].env == {"LEVEL": "3", "LOUD": "true"}
+    assert (list(found), found["files"].env) == (["files", "far"], {"LEVEL": "3", "LOUD": "true"})
     assert found["files"].rule("write_file") == ToolRule(approval="ask", effect="idempotent", timeout=30)
     assert found["files"].rule("read_file") == ToolRule(timeout=30)
     assert found["far"].rule("any").approval == "never"
@@ -164,12 +163,8 @@ def test_a_broken_config_file_stops_the_agent_with_one_line(tmp_path: Path) -> N
 
 def test_variables_are_replaced_and_their_values_are_secrets(tmp_path: Path) -> None:
     environment = {
-        "TOKEN": "tok-123456",
-        "PATH": "/bin",
-        "OPENAI_API_KEY": "sk-no",
-        "LC_ALL": "C",
-        "EMPTY": "",
-    }
+        "TOKEN": "tok-123456", "PATH": "/bin", "OPENAI_API_KEY": "sk-no", "LC_ALL": "C", "EMPTY": "",
+    }  # fmt: skip
     given = {"A": "${TOKEN}", "B": "${NONE:-fallback}", "API_KEY": "literal-key"}
     config = ServerConfig(command="x", env=given)
     made = endpoint_of(config, tmp_path, environment)

@@ -92,15 +92,11 @@ async def test_a_form_is_filled_in_field_by_field() -> None:
     ("question", "answers", "expected"),
     [
         (FULL, [DEFAULTS], PersonAnswer("accept", {"name": "Ann", "admin": False})),
-        (FULL, [DECLINE], DECLINED),
-        (FULL, [None], DISMISSED),
-        (FULL, ["what is this?"], DISMISSED),
-        (FULL, [FILL_IN, "Bob", DECLINE], DECLINED),
-        (FULL, [FILL_IN, "x", "y", "z"], DISMISSED),
+        (FULL, [DECLINE], DECLINED), (FULL, [None], DISMISSED), (FULL, ["what is this?"], DISMISSED),
+        (FULL, [FILL_IN, "Bob", DECLINE], DECLINED), (FULL, [FILL_IN, "x", "y", "z"], DISMISSED),
         (form("a", a=TEXT), ["hello"], PersonAnswer("accept", {"a": "hello"})),
         (form(a=TEXT), [LEAVE_OUT], PersonAnswer("accept", {})),
-        (form(), [ACCEPT], PersonAnswer("accept", {})),
-        (form(), [DECLINE], DECLINED),
+        (form(), [ACCEPT], PersonAnswer("accept", {})), (form(), [DECLINE], DECLINED),
         (form(**{f"f{number}": TEXT for number in range(MOST_FIELDS + 1)}), [], DECLINED),
         (ServerQuestion("x", {"properties": 3}), [ACCEPT], PersonAnswer("accept", {})),
         (ServerQuestion("Pay", url="https://pay.example.org/?id=1"), [OPENED], PersonAnswer("accept")),
@@ -108,7 +104,7 @@ async def test_a_form_is_filled_in_field_by_field() -> None:
         (ServerQuestion("Pay", url="http://pay.example.org/"), [], DECLINED),
         (ServerQuestion("Pay", url="javascript:alert(1)"), [], DECLINED),
     ],
-)
+)  # fmt: skip
 async def test_only_a_clear_answer_is_consent(
     question: ServerQuestion, answers: list[str | None], expected: PersonAnswer
 ) -> None:

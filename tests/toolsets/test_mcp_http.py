@@ -16,7 +16,6 @@ from tests.helpers.mcp_bench import bench
 from tests.helpers.signpost import Signpost
 
 pytestmark = pytest.mark.anyio
-
 TOKEN = "tok-over-http-1"
 
 

@@ -162,8 +162,7 @@ async def test_a_login_is_kept_privately_used_by_turns_and_refreshed(server: Ser
     where.write_text(json.dumps(kept | {"expires": 1.0}))
     async with bench(tmp_path, {"s": config}) as table:
         assert await table.ready() == ()
-    assert server.asked[-2:] == ["/token", "refresh_token"]
-    assert server.valid == {"access-token-2"}
+    assert (server.asked[-2:], server.valid) == (["/token", "refresh_token"], {"access-token-2"})
     assert json.loads(where.read_text())["tokens"]["refresh_token"] == "refresh-token-2"
 
 
@@ -252,11 +251,8 @@ async def test_a_client_may_sign_with_a_key_that_is_sent_nowhere(
     pem = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()).decode()
     monkeypatch.setenv("SIGNING_KEY", pem)
     known = {
-        "client_id": "mine",
-        "private_key": "${SIGNING_KEY}",
-        "algorithm": "ES256",
-        "issuer": server.root,
-    }
+        "client_id": "mine", "private_key": "${SIGNING_KEY}", "algorithm": "ES256", "issuer": server.root,
+    }  # fmt: skip
     async with bench(tmp_path, {"s": server.config(**known)}) as table:
         assert await table.ready() == ()
     claims = jwt.decode(server.assertion, key.public_key(), algorithms=["ES256"], audience=server.root)
@@ -278,17 +274,13 @@ async def test_a_client_may_sign_with_a_key_that_is_sent_nowhere(
     ("oauth", "says"),
     [
         ({"client_id": "x", "private_key": "k"}, "a private_key without an issuer"),
-        (
-            {"issuer": "https://a.example.org", "client_id": "x", "client_secret": "y", "private_key": "k"},
-            "a private_key and a client_secret",
-        ),
+        ({"issuer": "https://a.example.org", "client_id": "x", "client_secret": "y", "private_key": "k"},
+         "a private_key and a client_secret"),
         ({"issuer": "https://a.example.org"}, "an issuer alone.*with client_id, and with client_secret"),
-        (
-            {"issuer": "http://a.example.org", "client_id": "x", "client_secret": "y"},
-            r"issuer http://a\.example\.org.*https://",
-        ),
+        ({"issuer": "http://a.example.org", "client_id": "x", "client_secret": "y"},
+         r"issuer http://a\.example\.org.*https://"),
     ],
-)
+)  # fmt: skip
 def test_an_issuer_is_named_with_its_client_and_asked_over_tls(
     tmp_path: Path, oauth: dict[str, str], says: str
 ) -> None:

@@ -65,18 +65,14 @@ def resource(uri: str, blob: str, kind: str) -> dict[str, Any]:
     [
         (image("image/svg+xml"), "[content left out: image/svg+xml, 12 bytes]"),
         (image(data="not base64!"), "[image left out: its data is broken]"),
-        (
-            {"type": "audio", "data": "T2dnUw==", "mimeType": "audio/ogg"},
-            "[content left out: audio/ogg, 6 bytes]",
-        ),
+        ({"type": "audio", "data": "T2dnUw==", "mimeType": "audio/ogg"},
+         "[content left out: audio/ogg, 6 bytes]"),
         ({"type": "resource", "resource": {"uri": "a://b", "text": "inside"}}, "[resource a://b]\ninside"),
-        (
-            resource("a://b", PIXEL, "application/zip"),
-            "[resource a://b]\n[content left out: application/zip, 12 bytes]",
-        ),
+        (resource("a://b", PIXEL, "application/zip"),
+         "[resource a://b]\n[content left out: application/zip, 12 bytes]"),
         ({"type": "resource_link", "uri": "a://b", "name": "b"}, "[resource b: a://b]"),
     ],
-)
+)  # fmt: skip
 def test_what_a_model_cannot_be_given_is_named(block: dict[str, Any], expected: str) -> None:
     made = result_of(answer(block))
     assert (made.text, made.parts) == (expected, ())

@@ -26,11 +26,8 @@ def agent(
     own = options.pop("callbacks", {})
     given: Any = {"home": home, "workdir": home, "mcp": mcp, "toolsets": [] if mcp is not None else ["mcp"]}
     settings = {"poll": {"control": 0.01}, "mcp": PATIENT}
-    made = Agent(model, settings=settings, callbacks=heard.functions(**own), **given, **options)
-    try:
+    with Agent(model, settings=settings, callbacks=heard.functions(**own), **given, **options) as made:
         yield made, model, heard
-    finally:
-        made.close()
 
 
 def last_result(result: TurnResult) -> Any:
@@ -43,17 +40,10 @@ FREE = {"s": program() | {"approval": "never"}}
 def test_a_turn_calls_the_tools_of_a_server(tmp_path: Path) -> None:
     before = children()
     script = [
-        tools(call("s__echo", {"text": "hello"})),
-        text("it said hello"),
-        text("again"),
-        tools(call("s__blocks")),
-        text("a pixel"),
-        tools(call("s__big", {"size": 300_000})),
-        text("long"),
-        tools(call("s__die")),
-        tools(call("s__echo", {"text": "back"})),
-        text("it came back"),
-    ]
+        tools(call("s__echo", {"text": "hello"})), text("it said hello"), text("again"),
+        tools(call("s__blocks")), text("a pixel"), tools(call("s__big", {"size": 300_000})), text("long"),
+        tools(call("s__die")), tools(call("s__echo", {"text": "back"})), text("it came back"),
+    ]  # fmt: skip
     with agent(script, FREE, tmp_path) as (one, model, heard):
         assert children() <= before, "nothing is started before the first turn"
         result = one.run_conversation("say hello")

@@ -143,12 +143,9 @@ def test_write_file(tmp_path: Path, core: ToolBench) -> None:
     assert written == "Wrote 4 bytes to new/deep/a.txt (a new file)."
     (folder / "a.txt").chmod(0o750)
     assert core.ok("write_file", path=path, content="").splitlines() == [
-        "Wrote 0 bytes to new/deep/a.txt (replaced 4 bytes).",
-        "--- new/deep/a.txt",
-        "+++ new/deep/a.txt",
-        "@@ -1 +0,0 @@",
-        "-é",
-    ]
+        "Wrote 0 bytes to new/deep/a.txt (replaced 4 bytes).", "--- new/deep/a.txt", "+++ new/deep/a.txt",
+        "@@ -1 +0,0 @@", "-é",
+    ]  # fmt: skip
     assert (folder / "a.txt").stat().st_mode & 0o777 == 0o750
     assert [entry.name for entry in folder.iterdir()] == ["a.txt"]
     assert "is a directory" in core.error("write_file", path="new", content="x")

@@ -57,18 +57,9 @@ def patched(bench: ToolBench, old: str, new: str, **more: object) -> str:
 def test_an_exact_anchor_needs_no_words(bench: ToolBench) -> None:
     shown = patched(bench, "    total = a + b\n", "    total = a * b\n")
     assert shown.splitlines() == [
-        "--- a.py",
-        "+++ a.py",
-        "@@ -2,7 +2,7 @@",
-        " ",
-        " ",
-        " def first(a, b):",
-        "-    total = a + b",
-        "+    total = a * b",
-        "     return total",
-        " ",
-        " ",
-    ]
+        "--- a.py", "+++ a.py", "@@ -2,7 +2,7 @@", " ", " ", " def first(a, b):", "-    total = a + b",
+        "+    total = a * b", "     return total", " ", " ",
+    ]  # fmt: skip
 
 
 def test_spaces_may_differ_and_the_indentation_is_kept(bench: ToolBench, file: Path) -> None:
@@ -78,10 +69,8 @@ def test_spaces_may_differ_and_the_indentation_is_kept(bench: ToolBench, file: P
     what = "lines 10 to 12, which differs in spaces, was replaced"
     assert shown.startswith(f"old_text was not found letter for letter; {what}:\n--- a.py")
     begun, checked, done = (
-        "    def second(self, value):\n",
-        "        if value > 0:\n",
-        "            return value * 4\n",
-    )
+        "    def second(self, value):\n", "        if value > 0:\n", "            return value * 4\n",
+    )  # fmt: skip
     assert f"{begun}{checked}{done}        return None" in file.read_text()
     patched(bench, "a  +  b", "a - b")
     assert "total = a - b\n" in file.read_text()
@@ -115,14 +104,11 @@ def test_the_ends_of_a_likeness_are_the_ends_of_the_anchor() -> None:
         ("        return None\n", "occurs 2 times (at lines 13, 18)"),
         ("return   None", "occurs, apart from spaces, 2 times (at lines 13, 18)"),
         (f"    def fourth{SOURCE.partition('third')[2].replace('3', '9')}", "is similar to 2 places"),
-        ("def other():\n    pass\n", "not in the file"),
-        ("x = 1", "not in the file"),
-        ("   \n", "not in the file"),
-        ("", "old_text is empty"),
-        ("nothing", "nothing to change"),
+        ("def other():\n    pass\n", "not in the file"), ("x = 1", "not in the file"),
+        ("   \n", "not in the file"), ("", "old_text is empty"), ("nothing", "nothing to change"),
         ("  import os\nmore", "like line 1: 'import os'"),
     ],
-)
+)  # fmt: skip
 def test_what_is_ambiguous_or_missing_changes_nothing(
     bench: ToolBench, file: Path, old: str, words: str
 ) -> None:
@@ -160,14 +146,11 @@ def test_line_ends_are_kept_and_what_is_no_text_is_refused(bench: ToolBench, tmp
     ("new", "wanted", "found", "result"),
     [
         ("a\n  b\n", "x\n  y\n", "    x\n      y\n", "    a\n      b\n"),
-        ("    a\n", "    x\n", "x\n", "a\n"),
-        ("\ta\n", "\tx\n", "        x\n", "        a\n"),
-        ("a\n\nb\n", "x\n\ny\n", "  x\n\n  y\n", "  a\n\n  b\n"),
-        ("a\n", "x\n y\n", "  x\n y\n", "a\n"),
-        ("a\n", "    x\n", "x\n", "a\n"),
-        ("a\n", "x\n", "x\n", "a\n"),
+        ("    a\n", "    x\n", "x\n", "a\n"), ("\ta\n", "\tx\n", "        x\n", "        a\n"),
+        ("a\n\nb\n", "x\n\ny\n", "  x\n\n  y\n", "  a\n\n  b\n"), ("a\n", "x\n y\n", "  x\n y\n", "a\n"),
+        ("a\n", "    x\n", "x\n", "a\n"), ("a\n", "x\n", "x\n", "a\n"),
     ],
-)
+)  # fmt: skip
 def test_a_replacement_is_moved_as_its_anchor_was(new: str, wanted: str, found: str, result: str) -> None:
     assert reindent(new, wanted, found) == result
 
@@ -230,17 +213,9 @@ def test_a_diff_names_the_lines_of_the_whole_file() -> None:
     before = [f"line {number}" for number in range(1, 10_001)]
     after = [*before[:4_999], "new", "newer", *before[5_000:]]
     assert diff("\n".join(before), "\n".join(after), "f").splitlines()[2:] == [
-        "@@ -4997,7 +4997,8 @@",
-        " line 4997",
-        " line 4998",
-        " line 4999",
-        "-line 5000",
-        "+new",
-        "+newer",
-        " line 5001",
-        " line 5002",
-        " line 5003",
-    ]
+        "@@ -4997,7 +4997,8 @@", " line 4997", " line 4998", " line 4999", "-line 5000", "+new", "+newer",
+        " line 5001", " line 5002", " line 5003",
+    ]  # fmt: skip
 
 
 def test_diffs_that_nobody_reads_are_a_sentence() -> None:
@@ -255,22 +230,11 @@ def test_diffs_that_nobody_reads_are_a_sentence() -> None:
 @pytest.mark.parametrize(
     "path",
     [
-        ".git/hooks/pre-commit",
-        ".git/config",
-        ".GIT/config",
-        ".Git/hooks/x",
-        "sub/.git/config",
-        ".git",
-        "a/../.git/config",
-        ".g\u200cit/config",
-        ".git\u200b/config",
-        ".ｇｉｔ/config",
-        "GIT~1/config",
-        ".git./config",
-        ".git /config",
-        ".git::$INDEX/x",
+        ".git/hooks/pre-commit", ".git/config", ".GIT/config", ".Git/hooks/x", "sub/.git/config", ".git",
+        "a/../.git/config", ".g\u200cit/config", ".git\u200b/config", ".ｇｉｔ/config", "GIT~1/config",
+        ".git./config", ".git /config", ".git::$INDEX/x",
     ],
-)
+)  # fmt: skip
 def test_files_of_git_are_not_written_however_they_are_spelled(tmp_path: Path, path: str) -> None:
     with pytest.raises(ToolFailure, match="files of Git itself"):
         writable(tmp_path, path)

@@ -19,33 +19,14 @@ from fsm_agent.toolsets.files import FileSearch, certain_literal
 RIPGREP = shutil.which(
     "rg", path=os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])
 )
-
-
 SURE = (
-    ("needle", "needle"),
-    (r"def \w+\(self", "(self"),
-    (r"^class Name:$", "class Name:"),
-    ("colou?rs", "colo"),
-    (r"foo\.bar", "foo.bar"),
-    ("abc+def", "abc"),
-    ("abc*def", "def"),
-    ("abcd{0,3}efgh", "efgh"),
-    (r"abc[xyz]*def\s+ghij", "ghij"),
-    (r"[]abc]defg", "defg"),
-    (r"x\dabc", "abc"),
-)
+    ("needle", "needle"), (r"def \w+\(self", "(self"), (r"^class Name:$", "class Name:"),
+    ("colou?rs", "colo"), (r"foo\.bar", "foo.bar"), ("abc+def", "abc"), ("abc*def", "def"),
+    ("abcd{0,3}efgh", "efgh"), (r"abc[xyz]*def\s+ghij", "ghij"), (r"[]abc]defg", "defg"), (r"x\dabc", "abc"),
+)  # fmt: skip
 NOT_SURE = (
-    "ab",
-    "a.b.c",
-    "(foo|barbaz)",
-    "foo|barbaz",
-    "(?i)needle",
-    r"\x41bcdef",
-    r"abc\1def",
-    "abc\\",
-    "[abc",
-    "",
-)
+    "ab", "a.b.c", "(foo|barbaz)", "foo|barbaz", "(?i)needle", r"\x41bcdef", r"abc\1def", "abc\\", "[abc", "",
+)  # fmt: skip
 
 
 def test_what_is_surely_in_a_match() -> None:
@@ -85,20 +66,12 @@ def test_the_literal_is_in_everything_that_matches(pattern: str, line: str, igno
 @pytest.fixture
 def tree(tmp_path: Path) -> Path:
     files = {
-        "a.py": "needle one\nNEEDLE two\n  def needle(self):\r\n",
-        "b/z.py": "needle\n",
-        "b/a/deep.txt": "a needle here\n",
-        "b.txt": "nothing\n",
-        ".hidden/x": "needle\n",
-        ".git/config": "needle\n",
-        "sub/.git": "needle in a file that is called so\n",
-        "node_modules/x.js": "needle\n",
-        "ignored.log": "needle\n",
-        ".gitignore": "*.log\n",
-        "name with spaces.txt": "needle\n",
-        "ünïcode.txt": "needle straße\n",
-        "Kelvin": "K and ſ\n",
-    }
+        "a.py": "needle one\nNEEDLE two\n  def needle(self):\r\n", "b/z.py": "needle\n",
+        "b/a/deep.txt": "a needle here\n", "b.txt": "nothing\n", ".hidden/x": "needle\n",
+        ".git/config": "needle\n", "sub/.git": "needle in a file that is called so\n",
+        "node_modules/x.js": "needle\n", "ignored.log": "needle\n", ".gitignore": "*.log\n",
+        "name with spaces.txt": "needle\n", "ünïcode.txt": "needle straße\n", "Kelvin": "K and ſ\n",
+    }  # fmt: skip
     for name, text in files.items():
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_bytes(text.encode())

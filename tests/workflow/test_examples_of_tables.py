@@ -5,11 +5,10 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -41,10 +40,10 @@ from fsm_agent.testing import (
 )
 from fsm_agent.testing.machine import TurnMachine
 from tests.fsm.test_verify_cover import exact_pairs
+from tests.helpers.command_line import Cli
 from tests.helpers.processes import environment, printed, ran
 from tests.helpers.waiting import PATIENCE
 
-Cli = Callable[..., tuple[int, str, str]]
 ROOT = Path(__file__).parents[2]
 
 
@@ -87,11 +86,9 @@ class PlayingReview(Playing):
     def says(self, event: str) -> Any:
         self.turn.cancelled = event == "cancelled"
         known = {
-            "written": f"text {self.number}",
-            "unchanged": self.turn.text,
-            "accepted": "ACCEPT.",
+            "written": f"text {self.number}", "unchanged": self.turn.text, "accepted": "ACCEPT.",
             "failed": "",
-        }
+        }  # fmt: skip
         known |= {"objections": "REVISE: too short", "cancelled": "too late"}
         known |= {"unclear": ("REVISE", "Hm, well.")[self.number % 2]}
         return known.get(event) if event in known else super().says(event)
@@ -274,10 +271,9 @@ def test_only_one_process_continues_an_order(tmp_path: Path) -> None:
     """The old owner is alive but blocked: no other process takes the turn from it."""
     waits = "print('here', flush=True); sys.stdin.readline()"
     waiting = KILLED.replace("os.kill(os.getpid(), signal.SIGKILL)", waits)
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     run = [sys.executable, "-c", waiting, str(tmp_path), "charge", "before"]
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
-    with subprocess.Popen(run, env=environment, text=True, **pipes) as other:
+    with subprocess.Popen(run, env=environment(), text=True, **pipes) as other:
         assert other.stdout is not None
         assert other.stdin is not None
         assert other.stdout.readline().strip() == "here"
@@ -345,8 +341,7 @@ def test_verify_and_diagram_take_the_table_by_its_name(cli: Cli) -> None:
     assert "visits of Criticise, without caps: at most 16" in said
     parts = {"mermaid": "stateDiagram", "svg": "<svg", "md": "| ", "json": '"review"', "dot": "digraph"}
     for form, part in parts.items():
-        code, said, _ = cli("diagram", name, "--format", form)
-        assert code == 0
+        said = cli.ok("diagram", name, "--format", form)
         assert part in said
 
 

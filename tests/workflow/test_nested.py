@@ -7,13 +7,10 @@ import asyncio
 import contextlib
 import itertools
 import json
-import os
 import random
 import re
 import signal
 import sqlite3
-import subprocess
-import sys
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -38,6 +35,7 @@ from fsm_agent.fsm.verify import verify_table
 from fsm_agent.fsm.verify.reach import all_limit_names
 from fsm_agent.request import NotYet
 from fsm_agent.testing import ScriptedModel, repeat, text
+from tests.helpers.processes import ran
 from tests.helpers.sample import sampled
 from tests.helpers.tables import Counting
 from tests.helpers.waiting import until_so
@@ -66,22 +64,18 @@ def test_a_shop_takes_another_item_when_one_is_sold_out(tmp_path: Path) -> None:
     assert sold.said == ["reserve: done", "charge: done", "ship: done"]
 
 
-def test_the_chapters_of_a_book_are_written_at_once(tmp_path: Path) -> None:
+async def test_the_chapters_of_a_book_are_written_at_once(tmp_path: Path) -> None:
     """Every writer waits until all have begun."""
+    begun, all_begun = 0, asyncio.Event()
 
-    async def go() -> Any:
-        begun, all_begun = 0, asyncio.Event()
+    async def wait(seconds: float) -> None:
+        nonlocal begun
+        begun += 1
+        if begun == 3:
+            all_begun.set()
+        await all_begun.wait()
 
-        async def wait(seconds: float) -> None:
-            nonlocal begun
-            begun += 1
-            if begun == 3:
-                all_begun.set()
-            await all_begun.wait()
-
-        return await parallel.workflow(tmp_path, sleep=wait).start(parallel.Book(["a", "b", "c"])).arun()
-
-    result = asyncio.run(go())
+    result = await parallel.workflow(tmp_path, sleep=wait).start(parallel.Book(["a", "b", "c"])).arun()
     assert (result.exit, sorted(result.turn.pages)) == ("printed", ["a", "b", "c"])
 
 
@@ -199,24 +193,16 @@ def shell(inner: Mapping[str, Inner], *events: str, name: str = "shell") -> Tabl
 
 
 SHELL = shell({"Run": runs(LITTLE)}, "good", "bad", "odd")
-
-
 ALL = ("good", "bad", "odd")
 TAKEN = "Run runs a table of a name that is taken; given: {}; allowed: "
 TAKEN += "a name that no other table in shell has, nor it itself"
 SOME = "Run runs tables; given: {}; allowed: some, or one with most=LIMIT"
 IN_MORE = {"Run": runs(shell({"Run": runs(SHELL)}, *ALL, name="more"))}
 REFUSED: list[tuple[dict[str, Inner], tuple[str, ...], str]] = [
-    (
-        {"Run": runs(LITTLE)},
-        ALL[:2],
-        f"Run has no line for an exit of what it runs; given: odd; allowed: {', '.join(ALL)}",
-    ),
-    (
-        {"Run": runs(LITTLE)},
-        (*ALL, "new"),
-        f"Run has a line for what no table that it runs ends with; given: new; allowed: {', '.join(ALL)}",
-    ),
+    ({"Run": runs(LITTLE)}, ALL[:2],
+     f"Run has no line for an exit of what it runs; given: odd; allowed: {', '.join(ALL)}"),
+    ({"Run": runs(LITTLE)}, (*ALL, "new"),
+     f"Run has a line for what no table that it runs ends with; given: new; allowed: {', '.join(ALL)}"),
     ({"Fly": runs(LITTLE)}, ("good",), "Fly cannot run tables; given: Fly; allowed: Run"),
     ({"End": runs(LITTLE)}, ("good",), "End cannot run tables; given: End; allowed: Run"),
     ({"Run": runs()}, ("good",), SOME.format("none")),
@@ -224,7 +210,7 @@ REFUSED: list[tuple[dict[str, Inner], tuple[str, ...], str]] = [
     ({"Run": runs(SHELL)}, ALL, TAKEN.format("shell")),
     (IN_MORE, ALL, TAKEN.format("shell")),
     ({"Run": runs(LITTLE, little("little", "good"))}, ALL, TAKEN.format("little")),
-]
+]  # fmt: skip
 
 
 def test_a_table_says_what_is_wrong_with_what_it_runs() -> None:
@@ -244,10 +230,8 @@ def test_a_table_is_proved_with_all_that_it_runs() -> None:
 
 def test_a_digest_tells_what_is_run() -> None:
     inner: list[dict[str, Inner]] = [
-        {},
-        {"Run": runs(LITTLE, most="n")},
-        {"Run": runs(replace(LITTLE, name="other"))},
-    ]
+        {}, {"Run": runs(LITTLE, most="n")}, {"Run": runs(replace(LITTLE, name="other"))},
+    ]  # fmt: skip
     digests = {SHELL.digest, *(replace(SHELL, inner=one).digest for one in inner)}
     assert len(digests) == 4
 
@@ -286,21 +270,17 @@ def stuck_shop(home: Path, after: Any) -> Workflow[nested.Visit]:
 
 
 @pytest.mark.parametrize("again", [True, False])
-def test_a_turn_cancelled_inside_continues_inside(again: bool, tmp_path: Path) -> None:
+async def test_a_turn_cancelled_inside_continues_inside(again: bool, tmp_path: Path) -> None:
     """In the same process: the same object, or one that is resumed."""
-
-    async def go() -> Any:
-        shop = stuck_shop(tmp_path, stuck := Stuck("charge"))
-        turn = shop.start(nested.Visit(["LAMP"], turn_id="v"))
-        await cancelled(turn.arun(), stuck.reached)
-        return await (turn if again else shop.resume("v")).arun()
-
-    result = asyncio.run(go())
+    shop = stuck_shop(tmp_path, stuck := Stuck("charge"))
+    turn = shop.start(nested.Visit(["LAMP"], turn_id="v"))
+    await cancelled(turn.arun(), stuck.reached)
+    result = await (turn if again else shop.resume("v")).arun()
     assert acts(tmp_path) == ["reserve", "charge", "ship"]
     assert result.turn.said == ["reserve: done", "charge: failed", "charge: done", "ship: done"]
 
 
-def test_an_interrupt_reaches_the_turns_inside(tmp_path: Path) -> None:
+async def test_an_interrupt_reaches_the_turns_inside(tmp_path: Path) -> None:
     @dataclass
     class Told(parallel.Book):
         told: str = ""
@@ -308,21 +288,18 @@ def test_an_interrupt_reaches_the_turns_inside(tmp_path: Path) -> None:
         def interrupt(self, message: str | None) -> None:
             self.told = message or ""
 
-    async def go() -> Any:
-        begun = asyncio.Event()
+    begun = asyncio.Event()
 
-        async def wait(seconds: float) -> None:
-            begun.set()
+    async def wait(seconds: float) -> None:
+        begun.set()
 
-        inner = review_loop.workflow(home=tmp_path, sleep=wait)
-        chapters = Nested(inner, begin=parallel.begin, join=parallel.join)
-        turn = Workflow(parallel.TABLE, {"Write": chapters}, Told, {}, home=tmp_path).start(Told(["a", "b"]))
-        running = asyncio.ensure_future(turn.arun())
-        await begun.wait()
-        turn.gate.signals.interrupt("enough")
-        return await running
-
-    result = asyncio.run(go())
+    inner = review_loop.workflow(home=tmp_path, sleep=wait)
+    chapters = Nested(inner, begin=parallel.begin, join=parallel.join)
+    turn = Workflow(parallel.TABLE, {"Write": chapters}, Told, {}, home=tmp_path).start(Told(["a", "b"]))
+    running = asyncio.ensure_future(turn.arun())
+    await begun.wait()
+    turn.gate.signals.interrupt("enough")
+    result = await running
     assert (result.exit, result.turn.told, result.turn.pages) == ("cancelled", "enough", {})
 
 
@@ -437,9 +414,7 @@ def stored(home: Path) -> list[tuple[Any, ...]]:
 )
 @pytest.mark.slow
 def test_orders_at_once_survive_kill_9_each_where_it_was(point: int, when: str, tmp_path: Path) -> None:
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join((str(ROOT), str(ROOT / "states")))}
-    run = [sys.executable, "-c", KILLED, str(tmp_path), str(point), when]
-    assert subprocess.run(run, env=environment, timeout=60, check=False).returncode == -signal.SIGKILL
+    assert ran("-c", KILLED, tmp_path, str(point), when).returncode == -signal.SIGKILL
     before = stored(tmp_path)
     result = basket(tmp_path).resume("b").run()
     after = stored(tmp_path)

@@ -9,10 +9,7 @@ import dataclasses
 import datetime as dt
 import json
 import logging
-import os
 import signal
-import subprocess
-import sys
 import threading
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing
@@ -35,6 +32,7 @@ from fsm_agent.fsm.values import from_json, to_json
 from fsm_agent.sessions.store import Store
 from fsm_agent.sessions.store.export import export_turn
 from fsm_agent.sessions.store.importing import import_lines
+from tests.helpers.processes import ran
 from tests.helpers.sample import most
 from tests.helpers.stored_values import (
     EXAMPLES,
@@ -105,10 +103,7 @@ def test_two_thousand_values_come_back_as_they_went(data: st.DataObject, stores:
 
 @pytest.mark.slow
 def test_a_value_of_each_kind_comes_back_after_kill_9(tmp_path: Path) -> None:
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "states")])}
-    run = [sys.executable, "-m", "tests.helpers.stored_values", str(tmp_path)]
-    done = subprocess.run(run, cwd=ROOT, env=environment, timeout=120, check=False)
-    assert done.returncode == -signal.SIGKILL
+    assert ran("-m", "tests.helpers.stored_values", tmp_path, cwd=ROOT).returncode == -signal.SIGKILL
     with closing(Store(tmp_path)) as store:
         for number, (annotation, value) in enumerate(EXAMPLES):
             flow = holding(annotation, value, value, tmp_path, carried := [])
@@ -219,19 +214,14 @@ class Needs:
 
 ALLOWED = "None, bool, int, float, complex, str, bytes"
 REFUSED: list[tuple[Any, str]] = [
-    (Thing, "Thing"),
-    (threading.Lock, threading.Lock.__name__),
-    (logging.Logger, "Logger"),
+    (Thing, "Thing"), (threading.Lock, threading.Lock.__name__), (logging.Logger, "Logger"),
     (Callable[[int], str], "Callable[[int], str]"),
-    (Generator[int, None, None], "Generator[int, None, None]"),
-    (type[int], "type[int]"),
-    (collections.defaultdict[str, int], "defaultdict[str, int]"),
-    (pydantic.SecretStr, "SecretStr"),
-    (pydantic.BaseModel, "BaseModel"),
-    (dict[str, list[Thing]], "dict[str, list[Thing]]): Thing"),
+    (Generator[int, None, None], "Generator[int, None, None]"), (type[int], "type[int]"),
+    (collections.defaultdict[str, int], "defaultdict[str, int]"), (pydantic.SecretStr, "SecretStr"),
+    (pydantic.BaseModel, "BaseModel"), (dict[str, list[Thing]], "dict[str, list[Thing]]): Thing"),
     (list[Deep], "list[Deep]): Deep.thing (Thing)"),
     (Needs | None, "Needs.size, which is not stored and has no default,"),
-]
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(("annotation", "said"), REFUSED, ids=lambda one: str(one)[:20])
@@ -313,10 +303,8 @@ def test_a_request_is_known_again_as_it_is_kept_and_as_older_versions_kept_it() 
     names = set(map(str, range(99)))
     assert request_record(Send(names)) == {"is": "Send", "to": sorted(names), "item": None}
     old = {
-        "is": "Send",
-        "to": ["a"],
-        "item": {"is": "Item", "name": "b", "due": "c", "price": None, "tags": []},
-    }
+        "is": "Send", "to": ["a"], "item": {"is": "Item", "name": "b", "due": "c", "price": None, "tags": []},
+    }  # fmt: skip
     assert is_kept_as(Send({"a"}, Item("b", "c")), old)
     assert not is_kept_as(Send({"a"}, Item("b", "d")), old)
 

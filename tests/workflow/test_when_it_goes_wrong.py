@@ -84,43 +84,35 @@ async def cancelled(running: Any, reached: asyncio.Event) -> None:
         ),
     ],
 )
-def test_after_it_was_cancelled_only_what_may_be_repeated_is(
+async def test_after_it_was_cancelled_only_what_may_be_repeated_is(
     act: str, done: list[str], said: list[str], tmp_path: Path
 ) -> None:
     """A charge is not made a second time."""
-
-    async def go() -> Any:
-        turn = shop(tmp_path, stuck := Stuck(act)).start(order.Order(["LAMP"]))
-        await cancelled(turn.arun(), stuck.reached)
-        return await turn.arun()
-
-    result = asyncio.run(go())
+    turn = shop(tmp_path, stuck := Stuck(act)).start(order.Order(["LAMP"]))
+    await cancelled(turn.arun(), stuck.reached)
+    result = await turn.arun()
     assert (result.exit, result.problem) == ("sent", "")
     assert (acts(tmp_path), result.turn.said) == (done, said)
 
 
 @pytest.mark.parametrize("commit", range(1, 5))
-def test_a_task_cancelled_during_a_commit_misses_no_move(commit: int, tmp_path: Path) -> None:
+async def test_a_task_cancelled_during_a_commit_misses_no_move(commit: int, tmp_path: Path) -> None:
     """Each commit of the turn is awaited by a task that is cancelled then."""
+    flow = order.workflow(tmp_path)
+    turn = flow.start(order.Order(["LAMP"]))
+    wait, waits, reached = flow.store.database.wait_for, 0, asyncio.Event()
 
-    async def go() -> tuple[Any, Any]:
-        flow = order.workflow(tmp_path)
-        turn = flow.start(order.Order(["LAMP"]))
-        wait, waits, reached = flow.store.database.wait_for, 0, asyncio.Event()
+    async def slowly(future: Any) -> None:
+        nonlocal waits
+        waits += 1
+        if waits == commit:
+            reached.set()
+            await asyncio.Event().wait()
+        await wait(future)
 
-        async def slowly(future: Any) -> None:
-            nonlocal waits
-            waits += 1
-            if waits == commit:
-                reached.set()
-                await asyncio.Event().wait()
-            await wait(future)
-
-        flow.store.database.wait_for = slowly
-        await cancelled(turn.arun(), reached)
-        return await turn.arun(), flow.journal.steps(turn.id)
-
-    result, stored = asyncio.run(go())
+    flow.store.database.wait_for = slowly
+    await cancelled(turn.arun(), reached)
+    result, stored = await turn.arun(), flow.journal.steps(turn.id)
     assert (result.exit, result.stored) == ("sent", True)
     assert [step.row for step in result.steps] == [step.row for step in stored]
     assert acts(tmp_path).count("charge") == 1

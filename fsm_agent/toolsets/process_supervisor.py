@@ -134,7 +134,8 @@ class Supervisor:
         )
         for number in self.order.passed:
             os.close(number)
-        self.agent.send(b" ")
+        with contextlib.suppress(OSError):  # an agent that was killed just now; the next look notices
+            self.agent.send(b" ")
         _let_go_of_pipes()
         source = self.child.stdout.fileno() if self.child.stdout else None
         while self.child.poll() is None and not self.unwanted:

@@ -12,6 +12,7 @@ import itertools
 import json
 import os
 import re
+import signal
 import socket
 import subprocess
 import sys
@@ -39,6 +40,8 @@ from fsm_agent.testing import ScriptedModel, call, text, tools
 from fsm_agent.tools import Tool, ToolRunner
 from fsm_agent.tools.decorator import Confinement
 from fsm_agent.toolsets import toolsets
+from fsm_agent.toolsets.process import supervisor_words
+from fsm_agent.toolsets.process_supervisor import SupervisorOrder
 from fsm_agent.toolsets.sandbox import Boundary, homes, sandbox_of, usable_sandbox
 from fsm_agent.toolsets.terminal import Jobs
 from tests.helpers.engine import RecordedEngine
@@ -120,6 +123,9 @@ class Scene:
         return found
 
 
+Opened = Callable[[str], Scene]
+
+
 @pytest.fixture
 def engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RecordedEngine:
     made = RecordedEngine(tmp_path / "engine")
@@ -128,9 +134,7 @@ def engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RecordedEngine:
 
 
 @pytest.fixture
-def opened(
-    tmp_path: Path, engine: RecordedEngine, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[Callable[[str], Scene]]:
+def opened(tmp_path: Path, engine: RecordedEngine, monkeypatch: pytest.MonkeyPatch) -> Iterator[Opened]:
     made: list[Scene] = []
 
     def scene(backend: str) -> Scene:
@@ -154,13 +158,13 @@ def opened(
         pytest.param("podman", marks=pytest.mark.slow),
     ]
 )
-def scene(request: pytest.FixtureRequest, opened: Callable[[str], Scene]) -> Scene:
+def scene(request: pytest.FixtureRequest, opened: Opened) -> Scene:
     """Every backend."""
     return opened(request.param)
 
 
 @pytest.fixture
-def walled(opened: Callable[[str], Scene]) -> Scene:
+def walled(opened: Opened) -> Scene:
     """The backend that is tried in earnest."""
     return opened("bubblewrap")
 
@@ -209,7 +213,7 @@ async def test_an_interrupt_ends_it(scene: Scene) -> None:
     until(lambda: not scene.left())
 
 
-def test_what_a_command_leaves_behind_has_a_moment_and_is_ended(opened: Callable[[str], Scene]) -> None:
+def test_what_a_command_leaves_behind_has_a_moment_and_is_ended(opened: Opened) -> None:
     scene = opened("bubblewrap")
     assert scene.run("echo quick > >(sleep 0.1; cat > slowly)") == "exit code 0\n(no output)"
     assert (scene.work / "slowly").read_text() == "quick\n"
@@ -255,6 +259,17 @@ def test_nothing_outlives_an_agent_that_is_killed(scene: Scene, what: str) -> No
     until(lambda: not scene.left())
 
 
+def test_nothing_outlives_an_agent_that_is_killed_while_a_command_starts(opened: Opened) -> None:
+    scene = opened("local")
+    near, far = socket.socketpair()
+    near.close()
+    order = SupervisorOrder(["sh", "-c", f"{scene.stay} & {scene.stay}"], str(scene.work))
+    with far:
+        watcher = subprocess.Popen(supervisor_words(order, far), pass_fds=[far.fileno()])
+    assert watcher.wait(PATIENCE) == -signal.SIGTERM, "it ended the command"
+    until(lambda: not scene.left())
+
+
 def test_nothing_outlives_the_process_that_watches_over_it(walled: Scene) -> None:
     jobs = Jobs()
     place = sandbox_of(SandboxSettings(backend="bubblewrap"), walled.work)
@@ -285,7 +300,7 @@ def test_no_key_is_in_the_environment(scene: Scene, monkeypatch: pytest.MonkeyPa
 
 
 @pytest.mark.parametrize("backend", ["docker", pytest.param("podman", marks=pytest.mark.slow)])
-def test_what_the_engine_is_told(opened: Callable[[str], Scene], backend: str) -> None:
+def test_what_the_engine_is_told(opened: Opened, backend: str) -> None:
     scene = opened(backend)
     data = scene.folder / "a, b"
     data.mkdir()
@@ -526,9 +541,7 @@ def test_a_backend_that_does_not_work_is_refused_before_the_first_command(
     assert "Cannot connect to the Docker daemon; allowed: start the engine" in docker
 
 
-def test_an_image_that_is_not_there_and_paths_that_cannot_be(
-    opened: Callable[[str], Scene], engine: RecordedEngine
-) -> None:
+def test_an_image_that_is_not_there_and_paths_that_cannot_be(opened: Opened, engine: RecordedEngine) -> None:
     scene = opened("docker")
     assert "docker pull missing" in refusal(scene.work, backend="docker", image="missing")
     assert "sandbox.readable" in refusal(scene.work, backend="docker", readable=("nowhere",))
@@ -540,7 +553,7 @@ def test_an_image_that_is_not_there_and_paths_that_cannot_be(
 
 
 def test_the_doctor_says_which_backends_work(
-    opened: Callable[[str], Scene], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    opened: Opened, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     scene = opened("docker")
     monkeypatch.chdir(scene.work)

@@ -173,8 +173,7 @@ class TurnClaims(StoredSessions):
     def _seized(
         self, c: SqlConnection, turn_id: str, own: str, digest: str, as_read: TurnInfo | None
     ) -> bool:
-        """Claim a turn whose owner is gone; return false if the turn cannot be claimed, or has moved
-        since."""
+        """Claim a turn whose owner is gone; return false if it cannot be claimed, or has moved."""
         row = c.execute("SELECT session, owner, epoch, seq, ended FROM turns WHERE id = ?", (turn_id,))
         if (found := row.fetchone()) is None or found[4] is not None:
             return False
@@ -477,8 +476,7 @@ class Store(TurnClaims):
         return found[-1]
 
     def _open_turns(self, c: SqlConnection, session_id: str) -> list[str]:
-        """Return the session's turns that have not ended. Raises ``SessionBusy`` when one of them is
-        running."""
+        """Return the session's unfinished turns. Raises ``SessionBusy`` when one of them is running."""
         found = open_turns(c, session_id, to_write=True)
         for turn_id, owner in found:
             self.refuse_if_alive(session_id, turn_id, owner)

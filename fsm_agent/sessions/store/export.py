@@ -67,13 +67,11 @@ Change = Annotated[tuple[str, int, int], Field(strict=False)]
 """JSON has no tuples."""
 IDS = frozenset({"id", "session", "turn", "parent", "successor"})
 RENAMED = {"kind": "type", "class": "safety"}
-"""Columns with another field name: ``kind`` is the kind of a line, ``class`` is not a valid name in
-Python."""
+"""Columns whose field has another name: ``kind`` is that of a line, ``class`` is a keyword of Python."""
 
 
 class ExportLine(BaseModel):
-    """One row of ``table``, read in its ``order``. Fields have the names of columns, except for
-    ``RENAMED``."""
+    """One row of ``table``, read in its ``order``. Fields are named like columns, except for ``RENAMED``."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
 

@@ -25,8 +25,8 @@ TOP = 5
 @dataclass(frozen=True, slots=True)
 class Overview:
     """``turns`` = completed + failed + partial + interrupted + unfinished. ``seconds``: the sum of all turns'
-    durations, from beginning to end; ``undone`` turns were undone by their users, but count; ``forks`` and
-    ``children`` (delegated turns) are included in all counts.
+    durations, from beginning to end; ``undone`` turns were undone by their users, but count; ``turns``
+    includes ``forks`` and ``children`` (delegated turns).
 
     Of ``seconds``, turns spent ``work`` in their states, waited ``people`` seconds for answers, in a state or
     suspended, and ``later`` seconds for results and timers. The rest is ``idle``: paused between moves, or no
@@ -114,8 +114,7 @@ class Day:
 
 @dataclass(frozen=True, slots=True)
 class Compactions:
-    """Compactions of ended turns. ``without_model``: the summary was made without a model. Tokens are
-    estimates."""
+    """Compactions of ended turns. ``without_model``: the summary used no model. Tokens are estimates."""
 
     count: int
     forced: int

@@ -134,7 +134,7 @@ class PendingItems:
         return self._found(f"WHERE {_HERE} AND p.turn = ? AND p.call = ?", turn_id, call)
 
     def find(self, name: str) -> Pending:
-        """Return the item with this id, or the only one whose id begins with it, answered or not. Raises
+        """Return the item with this id or unique beginning of an id, answered or not. Raises
         ``ConfigError``."""
         begins = "WHERE substr(p.id, 1, length(?)) = ? ORDER BY p.id"
         found = self._found(begins, name, name) if name else []

@@ -183,7 +183,7 @@ WAITED = """COALESCE((SELECT SUM(e.seconds) FROM effects e WHERE e.turn = x.turn
 """The seconds that a visit, which ended with the move ``x``, waited for people's answers."""
 AT_WORK = f"MAX(0, x.seconds - {WAITED})"
 _AT_WORK = f"SELECT TOTAL({AT_WORK}) FROM transitions x WHERE x.turn {_IN.format('?')}"  # noqa: S608 - ours
-"""The seconds of all visits, minus those that each waited for a person."""
+"""The seconds of all visits, without waits for a person."""
 
 
 def midnight(now: float) -> float:

@@ -79,8 +79,7 @@ class SqliteWriter(Database):
         return as_store_error(error, self.path)
 
     def writer_connection(self) -> sqlite3.Connection:
-        """Open a connection on which a job cannot begin or end a transaction, because it shares that with
-        others."""
+        """Open a connection on which jobs cannot begin or end a transaction: they share it."""
         connection = self.writable()
         connection.set_authorizer(self._authorize)
         return connection
@@ -349,8 +348,8 @@ class SqliteDatabase(SqliteWriter):
 
     def _connect(self) -> sqlite3.Connection:
         with _closed_when_it_fails(self._open(0.1)) as connection:
-            # without support for WAL the rollback journal stays; another process that opens the file now
-            # holds its lock
+            # without WAL support the rollback journal stays; another process that opens the file holds its
+            # lock
             patiently(lambda: connection.execute("PRAGMA journal_mode = WAL"))
             connection.execute(f"PRAGMA synchronous = {self._durability.upper()}")
             connection.execute("PRAGMA foreign_keys = ON")

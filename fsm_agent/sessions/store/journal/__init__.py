@@ -136,8 +136,7 @@ class Recording:
 
     @classmethod
     def of(cls, effects: Iterable[Effect], answers: Mapping[str, Any] | None = None) -> Recording:
-        """Read a visit from the journal; ``answers``: the result of ``answers()`` when the turn was
-        forked."""
+        """Read a visit from the journal; ``answers``: the stored ``answers()`` of a fork."""
         return cls(
             {
                 (one.ordinal, one.place): Recorded(one.kind, one.request, one.status, one.reply)

@@ -118,8 +118,7 @@ def reply_columns(request: Any, reply: Any) -> Checked:
 
 
 NOTHING_TO_RUN = Approval(True, "its outcome is known; it is not run again")
-"""Answers the question about a call whose result comes from the record, or from a person: nothing needs
-approval."""
+"""Answers the question about a call whose result is recorded or given by a person: nothing runs."""
 
 
 @dataclass(slots=True)
@@ -132,8 +131,7 @@ class ConversationRecording(Recording):
 
     @classmethod
     def of(cls, effects: Iterable[Effect], answers: Mapping[str, Any] | None = None) -> ConversationRecording:
-        """Read a visit from the journal; ``answers``: the result of ``answers()`` when the turn was
-        forked."""
+        """Read a visit from the journal; ``answers``: the stored ``answers()`` of a fork."""
         made = cls()
         if answers is not None:
             made.results = dict(answers["results"])
@@ -155,8 +153,7 @@ class ConversationRecording(Recording):
         return frozenset(str(one.request.get("key", "")) for one in running)
 
     def silent(self) -> bool:
-        """Return whether no reply is known, recorded or by hand, and no request was paid for by another
-        process."""
+        """Return whether no reply is known, and no request was paid for by another process."""
         return not (self.entries or self.results or self.reply_of_model or self.resumed)
 
     def taken_over(self, *, whole: bool = False) -> ConversationRecording:
@@ -228,8 +225,7 @@ class ConversationRecording(Recording):
         )
 
     def _found(self, ordinal: int, place: int, request: Any) -> tuple[int, int] | None:
-        """Return the recorded place of the request: the same point of the visit, or, for a call, anywhere in
-        it."""
+        """Find the recorded request: at the same point of the visit, or, for a call, anywhere in it."""
         if not request.reused:
             return None
         entry = self.entries.get((ordinal, place))
@@ -330,8 +326,7 @@ class ConversationLog(TurnLog):
     # Requests and replies
 
     def _without_store(self, exchange: Exchange, known: Sequence[Any]) -> Sequence[Any]:
-        """Answer requests that must not run unrecorded, such as unsafe tools. Raises ``StoreError`` when
-        another process may own the turn."""
+        """Refuse unsafe tools. Raises ``StoreError`` when another process may own the turn."""
         if not self.fence.alone():
             raise StoreError(self.problem)
         asked = zip(exchange.requests, known, strict=True)

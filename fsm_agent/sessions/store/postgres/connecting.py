@@ -136,7 +136,7 @@ OLDEST = 140_000
 
 
 class _Number(Loader):
-    """Loads sums of integers as ``int``: they are ``numeric`` in PostgreSQL."""
+    """Loads ``numeric``, PostgreSQL's type for sums of integers, as ``int`` or ``float``."""
 
     def load(self, data: Buffer) -> int | float:
         text = bytes(data).decode()

@@ -55,8 +55,7 @@ FORMAT = "fsm_agent_format"
 
 OWN: tuple[tuple[str, ...], ...] = (
     (
-        # text is escaped ASCII: replace all escapes, because PostgreSQL refuses some in JSON (NUL, half a
-        # surrogate pair)
+        # text is escaped ASCII: replace all escapes; PostgreSQL refuses NUL and half a surrogate pair
         """CREATE FUNCTION fsm_json_extract(body TEXT, path TEXT) RETURNS TEXT LANGUAGE SQL IMMUTABLE AS $$
             SELECT regexp_replace(body, '\\\\u[0-9a-fA-F]{4}', '\\\\u003f', 'g')::json
                 #>> (string_to_array(replace(regexp_replace(substr(path, 2), '\\[(\\d+)\\]', '.\\1', 'g'),
@@ -193,7 +192,7 @@ class PostgresDatabase(PostgresWriter):
             raise as_store_error(error, self.url) from error
 
     def listen(self, heard: Callable[[str], None]) -> bool:
-        """Call ``heard``, a bound method, with the name of each table that received rows."""
+        """Call ``heard``, a bound method, with the name of each table that received commands or answers."""
         with self._lock:
             self._listeners = [one for one in self._listeners if one() not in (None, heard)]
             self._listeners.append(weakref.WeakMethod(heard))
@@ -425,8 +424,7 @@ class Presence:
         self._woken.close()
 
     def leave(self) -> None:
-        """Leave the table when the process runs no more turns; a forked child leaves its parent's lock
-        alone."""
+        """Leave when the process runs no more turns; a forked child leaves its parent's lock alone."""
         if self._pid != os.getpid() or self._leaving.is_set():
             return
         self._leaving.set()

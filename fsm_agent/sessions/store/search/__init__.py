@@ -251,7 +251,7 @@ def search(
     except (StoreError, MemoryError) as error:
         if not looks_damaged(error) and not looks_damaged(error.__cause__):
             raise
-        forget(database)  # if more than the index is damaged, the second attempt fails in the same way
+        forget(database)  # if more than the index is damaged, this fails in the same way
         return once()
 
 
@@ -361,8 +361,7 @@ def keep_up(database: Database) -> None:
 
 
 def pending(database: Database) -> int:
-    """Return the maximum number of messages that the index lacks: numbers that were never assigned count
-    too."""
+    """Return at most how many messages the index lacks: numbers never assigned count too."""
     with database.reading() as c:
         return full_text(database).waiting(c)
 

@@ -24,7 +24,7 @@ class FullText(Protocol):
     """The full-text index of a database."""
 
     def waiting(self, connection: SqlConnection) -> int:
-        """Return the maximum number of messages that the index lacks."""
+        """Return at most how many messages the index lacks."""
         ...
 
     def index_batch(self, connection: SqlConnection, rows: int, chars: int) -> bool:
@@ -71,8 +71,7 @@ class SqliteIndex:
     """The index in a SQLite file."""
 
     def waiting(self, connection: SqlConnection) -> int:
-        """Return the maximum number of messages that the index lacks: numbers that were never assigned count
-        too."""
+        """Return at most how many messages the index lacks: numbers never assigned count too."""
         return max(0, _newest(connection) - (_mark(connection, MARK) if _there(connection) else 0))
 
     def index_batch(self, connection: SqlConnection, rows: int, chars: int) -> bool:
@@ -119,9 +118,8 @@ def _there(connection: SqlConnection) -> bool:
 
 
 def _insert(connection: SqlConnection, batch: list[tuple[int, str, str, str]]) -> None:
-    """Insert a batch. A damaged index must not look like a damaged file to other writers in the same
-    transaction, so rows gathered in memory are flushed here (a savepoint does that), and not by their
-    commit."""
+    """Insert and flush a batch (a savepoint flushes). If the commit flushed it, a damaged index would look
+    like a damaged file to other writers in the same transaction."""
     insert = f"INSERT INTO {INDEX} (rowid, words, chars, tags) VALUES (?, ?, ?, ?)"  # noqa: S608 - ours
     try:
         connection.executemany(insert, batch)

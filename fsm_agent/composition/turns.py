@@ -351,7 +351,7 @@ class AgentTurns:
         async def reenter() -> Begun:
             begun = await enter(log.fence)
             join_session(state, session)
-            log.opened()  # before stored values are replaced, which are recorded as changes
+            log.opened()  # before stored values are replaced: this is recorded as changes
             prompt = (state.setup.system_prompt, ()) if state.seq else await self._prompt(session, None)
             performer.prompted(*prompt)
             reopen_turn(state, await performer.reopen(state.setup.runtime), position)

@@ -156,9 +156,6 @@ class TurnLimiter:
             _QUEUE.refuse(place, ConfigError(why, self._most, "a larger max_turns_at_once, or closing later"))
 
 
-# How long a turn works, apart from the time in which nothing is done for it.
-
-
 # ----------------------------------------------------------------------------------------------------
 # ``MessageQueue``: handles a message that arrives while another turn of the same agent runs.
 

@@ -1,6 +1,6 @@
 """The store of sessions and journals, in a SQLite file or in PostgreSQL: all sessions of one home, and how a
-turn takes hold of one, begins, is claimed by another process, and lets go. Nothing is lost, whatever ends the
-process.
+turn holds one, begins, is claimed by another process, and releases it. Nothing is lost, however the process
+ends.
 
 Which process may run a turn, and which turn may write to a session (``TurnClaims``)
 --------------------------------------------------------------------------------
@@ -10,37 +10,37 @@ Four columns decide, and each has one meaning:
   that claim at once one succeeds. Every write for a turn names the epoch of its attempt and is refused when
   the database has another one (``Fence.refuse``). This alone keeps two processes from writing one turn; no
   lock is held and no clock is compared.
-- ``turns.owner`` names the process that runs the turn. It is a hint about life, not a right to write. Each
-  process locks a file of its own (``Owners``; an advisory lock in PostgreSQL), and the system releases that
-  lock when the process dies. A claim without a rank succeeds only if the owner is gone. ``turns.rank`` is for
-  callers that hand out turns themselves, such as workers and Temporal: an attempt with a higher rank takes
-  the turn from an owner that lives, and one that comes late takes nothing.
+- ``turns.owner`` names the process that runs the turn. It is a hint about liveness, not a right to write.
+  Each process locks a file of its own (``Owners``; an advisory lock in PostgreSQL), and the system releases
+  that lock when the process dies. A claim without a rank succeeds only if the owner is gone. ``turns.rank``
+  is for callers that dispatch turns themselves, such as workers and Temporal: an attempt with a higher rank
+  takes the turn from a live owner, and a late attempt takes nothing.
 - ``sessions.holder`` names the turn that has the session, with its owner. It is set in the transaction that
   begins or enters the turn and cleared in the one that ends, suspends or leaves it. A second turn on the
   session gets ``SessionBusy`` while the owner of the first one lives.
 - ``sessions.revision`` counts the changes of a session: a turn began or ended, was given up or undone; the
   session was compacted or renamed. Work outside of a turn (an undo, a compaction) is written only if the
-  revision is the one that it read. The rows that a running turn appends do not count; they are behind its
-  epoch, and the number of the newest row tells a reader about them.
+  revision is the one that it read. The rows that a running turn appends do not count; its epoch protects
+  them, and readers detect them by the number of the newest row.
 
-*Claim first, then read.* Nothing read before the claim is believed, because the old owner may write until
+*Claim first, then read.* Nothing read before the claim is trusted, because the old owner may write until
 that moment. ``Store.begin`` gives up unfinished turns of dead processes, reads the session, holds it and
-writes the new turn in one transaction; ``enter`` puts aside what came after the last move, and reads. No copy
-of a session outlives a turn, so there is nothing to invalidate: ``StoredSessions`` keeps decoded rows by
+writes the new turn in one transaction; ``enter`` sets aside rows written after the last move, and reads. No
+copy of a session outlives a turn, so there is nothing to invalidate: ``StoredSessions`` keeps decoded rows by
 revision, version and newest number, and compares these three within the transaction.
 
-*Within one process* the owner is the same for all turns, so the lock on the file says nothing. ``Fences`` has
-the answer: a turn holds its session from its first step until it ends or is left, and a second turn is
-refused at once. A turn whose object was dropped holds nothing, because fences are referenced weakly, and the
-next turn of the session gives it up like that of a dead process. A turn that is between two steps may be
-resumed by another object; the claim raises the epoch, and the older object loses its fence.
+*Within one process* all turns have the same owner, so the file lock cannot separate them. ``Fences`` does: a
+turn holds its session from its first step until it ends or is left, and a second turn is refused at once. A
+turn whose object was dropped holds nothing, because fences are referenced weakly, and the next turn of the
+session gives it up like that of a dead process. A turn that is between two steps may be resumed by another
+object; the claim raises the epoch, and the older object loses its fence.
 
-*When a turn is lost* (its epoch changed), the step that is being made is cancelled, nothing more is written,
-and ``OwnershipLost`` is raised where the turn runs. Children go with their parent: claiming a turn by rank
-refuses the writes of all turns below it, those in the background excepted.
+*When a turn is lost* (its epoch changed), the current step is canceled, nothing more is written, and
+``OwnershipLost`` is raised where the turn runs. Children go with their parent: claiming a turn by rank
+refuses the writes of all turns below it, except background turns.
 
-What would break: a statement that writes for a turn without the fence; a read of the visit before the claim;
-letting go of a session without naming owner and epoch, which would free what a later attempt holds here.
+What would break this: a statement that writes for a turn without the fence; a read of the visit before the
+claim; a release of a session without owner and epoch, which would free what a later attempt holds here.
 (Why: decisions 30, 48, 49 and 103.)
 """
 
@@ -132,7 +132,7 @@ class TurnClaims(StoredSessions):
         may have written until now, and writes nothing from now on.
 
         ``rank`` starts at 1 and increases with each attempt; one that is not higher than the last raises
-        ``OwnershipLost``. Children that the old owner may still run are claimed with their parent. Without a
+        ``OwnershipLost``. Children that the old owner may still run are taken from it, too. Without a
         rank the turn is claimed only when its owner's process has ended; otherwise ``SessionBusy`` is raised.
         ``digest``: that of this process's table; a turn of another table raises ``ConfigError`` and stays
         unchanged. ``as_read``: raise ``SessionBusy`` unless the turn is unchanged since then. Raises

@@ -153,7 +153,7 @@ class CommitWaiter:
 #
 # Commits are grouped: the jobs that wait when the writer is free share one transaction and one flush to
 # disk. A refused job does not affect the others. A job is reported as done only when it is in the database.
-# The database writes a group: ``sqlite_writer``, ``postgres.writer``. (Why: decision 62.)
+# The database writes a group: ``SqliteWriter``, ``PostgresWriter``. (Why: decision 62.)
 Job = Callable[[SqlConnection], Any]
 Waiting = tuple[Job, Future[Any], bool]
 """A job, its future, and whether it needs a transaction of its own."""
@@ -264,7 +264,7 @@ class GroupWriter(ABC):
             connection.close()
 
     def _group(self) -> list[Waiting]:
-        """Wait for jobs and return at least one; nothing when the thread is to end."""
+        """Wait for jobs; return at least one, or none when the thread must end."""
         if self._next:
             return [self._next.popleft()]
         first: Waiting | None = None

@@ -168,7 +168,7 @@ class Spending:
 
 _IN = "IN (SELECT value FROM json_each({}))"
 _TOKENS = "input + cache_read + cache_write + output"
-_ROWS = (  # every word of it is ours
+_ROWS = (  # constants only
     f"SELECT turn, at, cost usd, {_TOKENS} tokens FROM usage WHERE id {{sign}} :usage AND {{where}} UNION ALL"  # noqa: S608
     " SELECT turn, at, cost, tokens FROM unreported WHERE id {sign} :unreported AND {where}"
 )

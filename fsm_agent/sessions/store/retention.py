@@ -135,5 +135,5 @@ def _delete(database: Database, c: SqlConnection, ids: Collection[str]) -> tuple
 
 
 def vacuum(store: Store) -> tuple[int, int]:
-    """Return free space to the disk; return the bytes before and after. Raises ``StoreError``."""
+    """Give free space back to the disk; return the bytes before and after. Raises ``StoreError``."""
     return store.database.rebuild()

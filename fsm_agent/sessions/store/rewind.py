@@ -1,9 +1,9 @@
 """Rewinding: the positions from which a turn can be continued, by itself or by a fork. A position is its
 snapshot after some move, the rows of that moment, and the recording of the visit."""
 
-# A fork copies messages and reuses results. A fork copies messages into its own session, so that both can be
-# compacted, searched, and deleted independently. Tools of the visit where it starts are not run again unless
-# `rerun_tools` asks for it. The model is asked again, because that is the purpose of a fork.
+# A fork copies messages into its own session, so that both can be compacted, searched, and deleted
+# independently. It reuses results: tools of the visit where it starts are not run again unless `rerun_tools`
+# requests it. The model is asked again, because that is the purpose of a fork.
 
 from __future__ import annotations
 
@@ -41,8 +41,7 @@ from fsm_agent.sessions.store.stored_sessions import free_title
 #
 # A journal, an imported file, an edit of a fork, a tool's description and a provider's reply record what was
 # said and done. None of them can grant anything, whatever rule, address or approval it contains. Stored data
-# can only make a turn more careful: an unsafe call stays unsafe, a refusal stays a refusal. (Why: decision
-# 52.)
+# can only make a turn more careful: an unsafe call stays unsafe, a refusal stays one. (Why: decision 52.)
 
 AGENT_FIELDS = frozenset({"attended", "auxiliary", "has_engine", "has_memory", "runtime", "tools", "workdir"})
 """Fields that a resumed turn takes from its agent, whatever is stored."""

@@ -1,39 +1,39 @@
-"""The tables, and how those of an earlier format become these. A database says its format in ``PRAGMA
-user_version``, and once more in ``PRAGMA application_id`` (``integrity.marked``).
+"""The tables, and the migrations from earlier formats. A database stores its format in ``PRAGMA
+user_version``, and again in ``PRAGMA application_id`` (``application_id``).
 
-sessions      a conversation: what lasts from turn to turn, and which process runs a turn on it
+sessions      a conversation: the state that lasts from turn to turn, and the process that runs a turn on it
 messages      its rows, numbered within the session, never changed; ``active`` is false for rows that were
-              put aside
+              set aside
 transcripts   after a compaction or an undo: the numbers of the rows that the new version of the transcript
               begins with
-turns         one message of a user and what became of it; ``start`` is its snapshot before the first move,
-              ``undone`` when its
-              user took it back, ``final`` what the last state changed, which makes no move, ``imported`` when
-              it, or the turn that it was forked from, came in a file, ``table_name`` which table of
-              transitions moves it, ``epoch`` counts the claims on it and ``rank`` orders them (``claims``),
-              ``number`` orders the turns of a session and of those that it continues
-given         the conversation that a caller gave a turn to begin with, apart because a turn's own row is
+turns         one message of a user and its outcome; ``start`` is the snapshot before the first move,
+              ``undone`` the time of its undo, ``final`` the changes of the last state, which makes no move,
+              ``imported`` is true if the turn, or the one it was forked from, came from a file,
+              ``table_name`` is the transition table that moves it, ``epoch`` counts the claims on it and
+              ``rank`` orders them (``TurnClaims``), ``number`` orders the turns of a session and of its
+              predecessors
+given         the conversation that a caller supplied for a turn, separate because a turn's own row is
               written at every move
-transitions   every move, with what it changed (``delta``); the snapshot at a move is the sum of those before
-effects       requests of a state, and their replies; ``in_flight`` while its end is not known
-contents      what many turns have alike, by its digest: see ``contents``
-usage         tokens and cost of every request to a model, as they came in
-unreported    what requests are taken to have used beyond that: see ``reports``
+transitions   every move, with its changes (``delta``); the snapshot at a move is the sum of those before
+effects       requests of a state, and their replies; ``in_flight`` until the reply is stored
+contents      content that many turns share, by digest: see ``rows``
+usage         tokens and cost of every model request, as reported
+unreported    estimated usage of other requests: see ``reports``
 outbox        messages that other systems have yet to receive
-controls      what people ask of a turn that another process runs
-marks         how far something that reads along has come (the full-text index)
-grants        what people approved for good
-session_grants  what they approved for the rest of a session, in one working directory
-pending       what suspended turns wait for: questions, approvals, results that come later, times; and who
-              answered what
-kept_values   what extensions keep, by extension and key: JSON
+controls      commands of people to a turn that another process runs
+marks         progress of a reader of the messages (the full-text index)
+grants        permanent approvals
+session_grants  approvals for the rest of a session, in one working directory
+pending       items that suspended turns wait for: questions, approvals, later results, timers; and their
+              answers
+kept_values   values of extensions, by extension and key: JSON
 queued        messages for workers, each with the id of a turn that is to begin (``request``, until it has)
               or has begun; ``rank`` and ``owner`` of the attempt that claimed it
-delegations   tasks that a turn gave to children without waiting for them, and the turn and move at which
-              their end was reported
+delegations   tasks that a turn delegated to children without waiting, and the turn and move at which their
+              end was reported
 
-The first list of statements makes the tables, each later one leads from the format before. Only ever add
-one.
+The first list of statements creates the tables, each later one migrates from the format before. Only ever
+add one.
 """
 
 from __future__ import annotations

@@ -79,7 +79,7 @@ class SqliteWriter(Database):
         return as_store_error(error, self.path)
 
     def writer_connection(self) -> sqlite3.Connection:
-        """Open a connection on which jobs cannot begin or end a transaction: they share it."""
+        """Open a connection on which jobs cannot begin or end a transaction: a group shares it."""
         connection = self.writable()
         connection.set_authorizer(self._authorize)
         return connection
@@ -348,8 +348,7 @@ class SqliteDatabase(SqliteWriter):
 
     def _connect(self) -> sqlite3.Connection:
         with _closed_when_it_fails(self._open(0.1)) as connection:
-            # without WAL support the rollback journal stays; another process that opens the file holds its
-            # lock
+            # without WAL the rollback journal stays; another process that opens the file may hold the lock
             patiently(lambda: connection.execute("PRAGMA journal_mode = WAL"))
             connection.execute(f"PRAGMA synchronous = {self._durability.upper()}")
             connection.execute("PRAGMA foreign_keys = ON")

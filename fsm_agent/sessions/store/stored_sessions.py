@@ -51,7 +51,7 @@ if TYPE_CHECKING:
 # guard for each way in which they could be stale: a holder and a number for each hold, retries when the
 # revision differed, copies handed on after a compaction, writes kept in the copy. Reading 2,000 messages
 # takes 13 ms, nearly all of it for decoding, so the store keeps decoded messages and their wire bytes in one
-# cache of 5,000 (`RowCache`); a transcript that grew is decoded from where it was known.
+# cache of 5,000 (`RowCache`); of a transcript that grew, only the new rows are decoded.
 
 
 Opened = Callable[[Path, Durability], Database]

@@ -9,8 +9,8 @@ one log, and only the log writes for the turn.
 groups (``Handover``), and one thread per database writes them, in order, many turns in one transaction. Every
 group calls ``Fence.refuse`` first, in its own transaction: it compares the epoch of the turn with the one
 stored. A process that lost the turn finds another epoch; none of its group is written, and the turn stops
-with ``OwnershipLost``. Everything else that detects a loss (polling a few times a second, ``turn.lose``)
-only detects it earlier.
+with ``OwnershipLost``. All other checks for a loss (polling a few times a second, ``turn.lose``) only detect
+it earlier.
 
 *When.* Writing is asynchronous; waiting is the exception:
 
@@ -20,17 +20,17 @@ only detects it earlier.
 - ``got`` records the reply in place of the intent, with the transcript rows and the tokens that came
   with it, and does not wait. Losing a reply means asking a model again, running a pure tool again, or
   reporting an unknown outcome; it never means running an unsafe tool twice.
-- ``moved`` records the move together with everything that changed since the last one, so a move is never on
+- ``moved`` records the move together with all changes since the last one, so a move is never on
   disk without its changes. It waits only when a person or a debugger watches each move, and at the last one.
 - ``later``, ``ended`` and ``at_rest`` wait: others rely on what they report.
 
-An iteration of an agent is usually one commit. ``conversation_journal.FLUSHES`` is the whole list, and
-docs/sessions.md prints it.
+An iteration of an agent is usually one commit. ``conversation_journal.FLUSHES`` is the complete
+list, and docs/sessions.md prints it.
 
-*Order.* Groups are written in the order in which they were handed over, and a group whose predecessor failed
-fails, too (``Handover.lost``). So the database always has a prefix of the turn's history: a reply without its
-intent, or a second move without the first, cannot occur. A group that was lost is handed over again, before
-what came later (``_take_back``).
+*Order.* Groups are written in the order of their handover, and a group whose predecessor failed also fails
+(``Handover.lost``). So the database always has a prefix of the turn's history: a reply without its intent,
+or a second move without the first, cannot occur. A lost group is handed over again, before later ones
+(``_take_back``).
 
 *What the journal holds.* The snapshot is written once, when the turn begins; each move has the difference
 from the one before. Rows of the transcript that came after the last move are provisional: resuming sets them
@@ -102,7 +102,7 @@ from fsm_agent.sessions.store.rows import (
 #
 # States are pure, so a visit that runs again makes the same requests in the same order. A request is
 # identified by its place in the visit and its contents. ``Recording`` is for turns of any table;
-# ``conversation_recording`` is for turns that talk to a model.
+# ``ConversationRecording`` is for turns that talk to a model.
 
 
 Origin = Literal["", "by hand", "taken over"]
@@ -406,8 +406,6 @@ class TurnLog:
         """Return the changes of the snapshot since the last call."""
         return self._tracker.delta()
 
-    # Gathering
-
     # Writing
 
     def _hand_over(self) -> None:
@@ -591,7 +589,7 @@ class EffectJob:
 
 # ----------------------------------------------------------------------------------------------------
 # Points at which pending writes must be on disk. All other writes of a turn wait for the next of these, or
-# for ``writer.LATE`` seconds. Requests declare their own needs.
+# for ``database.LATE`` seconds. Requests declare their own needs.
 
 
 SAID = Flush(

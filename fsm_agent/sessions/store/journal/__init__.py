@@ -20,12 +20,12 @@ it earlier.
 - ``got`` records the reply in place of the intent, with the transcript rows and the tokens that came
   with it, and does not wait. Losing a reply means asking a model again, running a pure tool again, or
   reporting an unknown outcome; it never means running an unsafe tool twice.
-- ``moved`` records the move together with all changes since the last one, so a move is never on
-  disk without its changes. It waits only when a person or a debugger watches each move, and at the last one.
+- ``moved`` records the move together with all changes since the last one, so a move is never on disk
+  without its changes. It waits only when a person or a debugger watches each move, and at the last one.
 - ``later``, ``ended`` and ``at_rest`` wait: others rely on what they report.
 
-An iteration of an agent is usually one commit. ``conversation_journal.FLUSHES`` is the complete
-list, and docs/sessions.md prints it.
+An iteration of an agent is usually one commit. ``conversation_journal.FLUSHES`` is the complete list,
+and docs/sessions.md prints it.
 
 *Order.* Groups are written in the order of their handover, and a group whose predecessor failed also fails
 (``Handover.lost``). So the database always has a prefix of the turn's history: a reply without its intent,

@@ -285,12 +285,12 @@ def _is_settled(call: Recorded) -> bool:
 
 
 def _was_unsafe(entry: Recorded) -> bool:
-    """Read the effect that the tool declared when the call began; the default is not stored."""
+    """Return whether the tool was unsafe when the call began; the default is not stored."""
     return bool(entry.request.get("effect", "unsafe") == "unsafe")
 
 
 def _steers(request: Any) -> bool:
-    """Steering is taken once per visit, and its recorded text is not taken again."""
+    """Return whether the request takes steering: once per visit, and recorded text is not taken again."""
     return isinstance(request, CheckSignals) and request.take_steer
 
 

@@ -85,8 +85,8 @@ def _pieces(text: str) -> Iterator[str]:
 
 
 def plain_text(row: Mapping[str, Any]) -> str:
-    """Return the readable text of a stored message: its text, the names of its other parts, and the arguments
-    of its tool calls; without characters that a database or a screen refuses."""
+    """Return the readable text of a stored message: its text, the names of its other parts, and its tool
+    calls with arguments; without characters that a database or a screen refuses."""
     content = row.get("content")
     texts = [text] if (text := text_only(content)) else []
     for call in row.get("tool_calls") or ():

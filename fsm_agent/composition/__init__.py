@@ -1,2 +1,2 @@
-"""Where all is put together: the turn with the machine, an agent with its services, children, what performs
-requests."""
+"""The composition root: the turn with its machine, an agent with its services, child agents, the effect
+handler."""

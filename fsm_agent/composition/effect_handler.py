@@ -1,4 +1,4 @@
-"""Performing requests: the one place where a turn touches models, tools, people, clock and store."""
+"""Performs requests: the only place where a turn touches models, tools, people, clock and store."""
 
 from __future__ import annotations
 
@@ -123,7 +123,7 @@ class EffectHandler:
         self.cut_off: frozenset[str] = frozenset()
         self._notices: Sequence[str] = ()
         self._admission = Admission()
-        self._own_answers: dict[str, Approval | NotYet] = {}  # except a debugger's, by call
+        self._own_answers: dict[str, Approval | NotYet] = {}  # by call; without a debugger's
         self._approvals = services.approvals.for_imported() if imported else services.approvals
         self.budget = _budget_of(services, turn_id)
         suspends = bool(turn_id) and services.settings.approval.unanswered == "suspend"
@@ -165,7 +165,7 @@ class EffectHandler:
             CloseTurn: self._close,
             AskExtension: partial(self.points.perform, turn),
         }
-        for part in reversed(self._parts):  # the outer of two parts performs it
+        for part in reversed(self._parts):  # of two parts, the outer one performs it
             self.handlers.update(part.performs)
         if timed := [part for part in self._parts if type(part).seconds_left is not Part.seconds_left]:
             self._attempts.left = lambda: min(part.seconds_left() for part in timed)
@@ -213,7 +213,7 @@ class EffectHandler:
     # Begin and end
 
     def prompted(self, system_prompt: str, notices: Sequence[str] = ()) -> None:
-        """Set the system prompt and the notices for ``OpenTurn``, once its session is locked."""
+        """Set the system prompt and the notices for ``OpenTurn``, once the session is locked."""
         self._prompt, self._notices = system_prompt, notices
 
     async def _open(self, request: OpenTurn) -> Opened:
@@ -240,7 +240,7 @@ class EffectHandler:
         )
 
     def _checks_of(self) -> dict[str, Any]:
-        """The checks and abilities of the turn that come from the agent's features."""
+        """Collect the checks and abilities that the agent's features give the turn."""
         checks: dict[str, Any] = {}
         found: dict[str, Any] = {}
         for part in self._parts:
@@ -297,8 +297,8 @@ class EffectHandler:
         )
 
     def spent_before(self, iterations: int, attempts: int, below: SpentBudget) -> None:
-        """Count what a resumed turn has already spent of the budgets of its tree, and what the turns
-        ``below`` it have."""
+        """Count what a resumed turn, and the turns ``below`` it, have already spent of the budgets of its
+        tree."""
         given, tree = self._services.budget, self.budget
         if tree is None or tree is given:
             return
@@ -426,8 +426,8 @@ class EffectHandler:
             self._services.signals.interrupt()
 
     async def _awaited_result(self, request: RunTool, item: Pending) -> ToolOutcome:
-        """Return the outcome of a call that was answered while no process ran the turn, or whose time has
-        come."""
+        """Return the outcome of a call that was answered while no process ran the turn, or that is now
+        due."""
         value = item.asked if item.answered is None else item.answer
         if item.kind == "question":
             value = answer_result(item.asked, item.choices, value)
@@ -478,7 +478,7 @@ class EffectHandler:
         return await services.agent_tools.run(request, here)
 
     async def _ask(self, request: AskApproval) -> Approval | NotYet:
-        """A program that waits for a call dies with this process, so its calls are not deferred."""
+        """Ask a person; calls of a program are not deferred, because it dies with this process."""
         waiting = None if self._made_by_program(request.call_id) else self._waiting
         interrupted = self._services.signals.event()
         answer = await self._approvals.ask(request, interrupted, self.session.id, waiting)
@@ -548,8 +548,8 @@ def _real(workdir: str, path: str) -> str:
 
 
 def _budget_of(services: Services, turn_id: str) -> IterationBudget | None:
-    """The budget that a turn shares: with its children, if it can have any (DIS-01), within the budget it was
-    given. A child gets the budget of its tree."""
+    """Return the budget of a turn: shared with its children, if it can have any (DIS-01), within the given
+    one. A child gets the budget of its tree."""
     given, trees = services.budget, services.store.trees
     quiet = services.background is not None and services.background.quiet
     family = bool(quiet) or services.agent_tools.begin_turns

@@ -1,4 +1,4 @@
-"""One attempt at a model, and the waits between attempts: timed, interruptible, and never silent for long."""
+"""One model request, and the waits between attempts: timed, interruptible, and never silent for long."""
 
 from __future__ import annotations
 
@@ -45,10 +45,10 @@ from fsm_agent.support.texts import ThinkScrubber, clean, clean_piece, one_line
 from fsm_agent_states.logic.detect import Size, detect
 
 # ----------------------------------------------------------------------------------------------------
-# What is said of each attempt at a model: a log record and an event, and a line for people when it failed.
+# Reports on each model attempt: a log record and an event, and a line for people when it failed.
 #
-# The record and the event ``model:attempt`` have the same fields. None holds a key, a prompt, or more of an
-# address than its host and port.
+# The record and the event ``model:attempt`` have the same fields. None contains a key, a prompt, or more of
+# an address than its host and port.
 
 
 log = logging.getLogger(__name__)
@@ -56,7 +56,7 @@ log.addHandler(logging.NullHandler())  # people read callbacks; records need log
 
 EVENT = "model:attempt"
 SHORT = 160
-"""Characters of what a provider said that are shown."""
+"""Maximum characters shown of a provider's message."""
 
 
 def tell_attempt(
@@ -69,8 +69,8 @@ def tell_attempt(
     *,
     sent: bool,
 ) -> None:
-    """Log what became of ``request`` to ``choice`` after ``seconds``, with ``rows`` of history, and whether
-    it left, as its wire says. When all went well and no handler listens, nothing is made."""
+    """Report the outcome of ``request`` to ``choice`` after ``seconds``, with ``rows`` of history, and
+    whether it was ``sent``. A successful attempt without listeners is skipped."""
     failed = isinstance(reply, Failure)
     if not (failed or callbacks.hears(Named) or log.isEnabledFor(logging.INFO)):
         return
@@ -91,7 +91,7 @@ def fields_of(
     *,
     sent: bool,
 ) -> dict[str, Any]:
-    """What is known of an attempt, as plain values by name."""
+    """Return the facts of an attempt, as plain values by name."""
     told: dict[str, Any] = {
         "turn_id": TURN.get().turn_id,
         "purpose": request.request.purpose,
@@ -122,7 +122,7 @@ def fields_of(
 
 
 def line_of(told: dict[str, Any]) -> str:
-    """The line about an attempt that failed."""
+    """Format the line about a failed attempt."""
     which = f"attempt {told['attempt']} of {told['most']}" if told["most"] > 1 else "the request"
     kind = told["failure_class"].replace("_", " ")
     if kind == "timeout" and told["kind"] == "transport" and "timeout" not in told["exception"].lower():
@@ -131,7 +131,7 @@ def line_of(told: dict[str, Any]) -> str:
 
 
 def address_of(runtime: Runtime) -> str:
-    """Host and port of a model; the provider's name where there is no address."""
+    """Return host and port of a model, or the provider's name if it has no address."""
     parts = urlsplit(runtime.base_url or "")
     return parts.netloc.rpartition("@")[2] or runtime.provider
 
@@ -142,12 +142,12 @@ FROM_THE_START = "\n\n[The reply broke off and begins again.]\n\n"
 
 
 class ModelCaller:
-    """Performs ``CallModel`` and ``Wait``. What a provider or a network does comes back as a value. ``cap``:
-    of the requests of a tree of turns. ``rows``: how long the conversation is. ``read`` makes an object of
-    the beginning of an answer.
+    """Performs ``CallModel`` and ``Wait``. Failures of providers and networks are returned as values.
+    ``cap``: limits the requests of a tree of turns. ``rows`` returns the length of the conversation. ``read``
+    parses the beginning of an answer into an object.
 
-    ``left``: seconds until a limit in time, which no request and no wait outlasts. Text that was shown before
-    its attempt failed is shown again by the next one: that begins with a mark (CALL-15)."""
+    ``left``: seconds until a time limit, which no request and no wait outlasts. Text that was shown before
+    its attempt failed is shown again by the next one, which begins with a mark (CALL-15)."""
 
     def __init__(
         self,
@@ -162,7 +162,7 @@ class ModelCaller:
         self._shown_in_vain = False
 
     async def call(self, request: CallModel) -> ModelReply | Failure | Cancelled:
-        """Send one request to the model in use, or to an auxiliary one, until it answers, is late, or a
+        """Send one request to the current model, or to an auxiliary one, until it answers, times out, or a
         person interrupts."""
         services = self._services
         sink = StreamAccumulator(
@@ -173,7 +173,7 @@ class ModelCaller:
             partial=self._partial_of(request),
         )
         services.callbacks.publish(Thinking(True))
-        interrupted = services.signals.event()  # asked for after the callback, which may interrupt
+        interrupted = services.signals.event()  # checked after the callback, which may interrupt
         if interrupted.is_set():
             sink.close()
             return Cancelled(sent=False)
@@ -195,7 +195,7 @@ class ModelCaller:
                 poll=services.settings.poll.control,
                 tick=heartbeat.tick,
             )
-        finally:  # also when the turn's own task is cancelled: no request outlives it
+        finally:  # also when the turn's own task is canceled: no request outlives it
             if not work.done():
                 work.cancel()
                 await asyncio.wait({work})
@@ -217,7 +217,7 @@ class ModelCaller:
         return self._came_back(outcome)
 
     def _partial_of(self, request: CallModel) -> PartialObjects | None:
-        """What tells of the answer while it is written; after a reply that was cut, the same again."""
+        """Return the parser that reports partial answers; after a truncated reply, the same one continues."""
         told = self._services.callbacks
         if self._read is None or request.request.purpose != "turn" or not told.hears(PartialOutput):
             return None
@@ -244,7 +244,7 @@ class ModelCaller:
         return work.result()
 
     def _came_back(self, reply: ModelReply | Failure | Cancelled) -> ModelReply | Failure | Cancelled:
-        """The reply as states get it: cleaned, and what can be done about the keys of a failure."""
+        """Prepare the reply for states: clean its text, or add the available key options to a failure."""
         services = self._services
         if isinstance(reply, ModelReply):
             return reply.cleaned()
@@ -256,8 +256,8 @@ class ModelCaller:
         return reply
 
     def _stale(self, request: CallModel, sink: StreamAccumulator) -> ModelReply | Failure:
-        """Killed by the watchdog. Text that was shown is kept and continued: asking again would show it
-        twice."""
+        """Return the outcome of a request killed by the watchdog. Visible text is kept and continued: asking
+        again would show it twice."""
         if sink.shown and not sink.tool_begun:
             return ModelReply(sink.shown, sink.thoughts, finish=None, cut=True)
         if self.left() <= 0:
@@ -266,7 +266,7 @@ class ModelCaller:
         return Failure("stale", silent, exception="StaleStream", detail=silent, sent=sink.sent)
 
     async def wait(self, request: Wait) -> Waited:
-        """In slices of a heartbeat, so that a long wait says what it waits for; an interrupt ends it at
+        """Wait in slices of one heartbeat, so that a long wait reports its reason; an interrupt ends it at
         once."""
         services = self._services
         asked = services.backoff.seconds(request.kind, request.attempt, request.retry_after)
@@ -291,14 +291,14 @@ class ModelCaller:
 
 
 def _is_continued(outcome: ModelReply | Failure | Cancelled) -> bool:
-    """Is the reply one whose text continues in the next?"""
+    """Return whether the next reply continues the text of this one."""
     if not isinstance(outcome, ModelReply) or outcome.tool_calls or not outcome.text:
         return False
     return outcome.cut or outcome.finish in (None, "length")
 
 
 async def call_port(port: ModelPort, request: ModelRequest, sink: StreamAccumulator) -> ModelReply | Failure:
-    """Let the port get ready, if it must, and call it; silence counts from then on. One that cannot get
+    """Prepare the port, if necessary, and call it; silence is timed from then on. A port that fails to get
     ready has sent nothing."""
     ready = getattr(port, "ready", None)
     try:
@@ -312,13 +312,13 @@ async def call_port(port: ModelPort, request: ModelRequest, sink: StreamAccumula
 
 
 class Heartbeat:
-    """A line at intervals while something is waited for: never a silent minute."""
+    """Reports a line at intervals while something is pending: never a silent minute."""
 
     def __init__(self, services: Services, what: str, watch: Stopwatch) -> None:
         self._services, self._what, self._watch, self._told = services, what, watch, 0.0
 
     def tick(self) -> None:
-        """Tell people that the turn still waits, when it is time to."""
+        """Report that the turn still waits, if the interval has passed."""
         elapsed = self._watch.elapsed()
         if elapsed - self._told >= self._services.settings.poll.heartbeat:
             self._told = elapsed
@@ -326,8 +326,8 @@ class Heartbeat:
 
 
 # ----------------------------------------------------------------------------------------------------
-# Accumulates a reply while it arrives: shows it to the callbacks, keeps it for an interrupt, and times it
-# for the watchdog.
+# Accumulates a reply while it arrives: shows it to the callbacks, keeps it for an interrupt, and times it for
+# the watchdog.
 
 
 SHARE, LEAST = 0.25, 32
@@ -336,7 +336,7 @@ parses of a long answer together cost a few times one."""
 
 
 class PartialObjects:
-    """Parses a typed answer while it is being written. ``read`` makes an object of a prefix, or
+    """Parses a typed answer while it is being written. ``read`` parses a prefix into an object, or returns
     ``nothing``; ``tell`` receives each new object."""
 
     def __init__(self, read: Callable[[str], Any], tell: Callable[[Any], None], nothing: Any) -> None:
@@ -357,7 +357,7 @@ class PartialObjects:
             self._look()
 
     def end(self) -> None:
-        """Parse what there is: nothing more comes for now."""
+        """Parse the rest: no more pieces come for now."""
         if self._length > self._seen:
             self._look()
 
@@ -372,9 +372,8 @@ class PartialObjects:
 
 class StreamAccumulator:
     """The ``StreamSink`` of one attempt. ``shown``: the visible text so far, ``thoughts``: the reasoning; a
-    ``quiet`` attempt (a summary) shows nothing. ``lead``: a text before the first one. ``partial`` parses
-    the answer so far; ``first_chunk`` is called when it begins. A closed sink ignores late pieces of a
-    superseded attempt."""
+    ``quiet`` attempt (a summary) shows nothing. ``lead``: text shown before the first piece. ``partial``
+    parses the answer so far. A closed sink ignores late pieces of a superseded attempt."""
 
     def __init__(
         self,
@@ -389,7 +388,7 @@ class StreamAccumulator:
         self._begun, self._held_back = False, False
         self._shown: list[
             str
-        ] = []  # joined when asked for: adding to one long text would copy all of it for each piece
+        ] = []  # joined on demand: adding to one long text would copy all of it for each piece
         self._thoughts: list[str] = []
         self._half = self._half_thought = ""
         self.tool_begun = False
@@ -406,7 +405,7 @@ class StreamAccumulator:
 
     @property
     def told(self) -> bool:
-        """Say whether any of it may have been read."""
+        """True if any of the text may have been read."""
         return self._told
 
     @property
@@ -416,12 +415,12 @@ class StreamAccumulator:
 
     @property
     def sent(self) -> bool:
-        """Say whether the provider may have received the request: true once the port has it, unless the
-        port reports that it never left."""
+        """True if the provider may have received the request: once the port has it, unless the port reports
+        that it never left."""
         return self._begun and not self._held_back
 
     def begin(self) -> None:
-        """Start timing the silence: the port is ready and gets the request."""
+        """Start timing the silence: the port is ready and receives the request."""
         self._begun = True
         self._since_chunk.restart()
 
@@ -444,7 +443,7 @@ class StreamAccumulator:
             self._callbacks.publish(FirstChunk())
 
     def text(self, delta: str) -> None:
-        """Add a piece of text; show what can be shown."""
+        """Add a piece of text; publish its visible part."""
         if not self._closed:
             piece, self._half = clean_piece(self._half + delta)
             self._show(*self._scrubber.feed(piece))
@@ -473,7 +472,7 @@ class StreamAccumulator:
         self._partial.feed(delta)
 
     def close(self) -> None:
-        """Show what the scrubber held back, and ignore everything from now on."""
+        """Publish what the scrubber held back, and ignore everything from now on."""
         if not self._closed:
             if self._half:
                 self._show(*self._scrubber.feed(clean(self._half)))

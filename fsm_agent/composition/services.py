@@ -1,4 +1,4 @@
-"""``Services``: what the turns of an agent are performed with, made from its options."""
+"""``Services``: everything that performs an agent's turns, built from its options."""
 
 from __future__ import annotations
 
@@ -49,21 +49,21 @@ from fsm_agent.toolsets.sandbox import ASIDE
 from fsm_agent.toolsets.tool_context import Programs, bridge_tools
 
 DUMPS = "dumps"
-"""Folder of the home directory where requests that failed are saved."""
+"""Folder of the home directory for failed requests."""
 HOME_FILES = (
     "sessions.db*", "owners", "learned.json*", "key-rests.json*", "config.toml", RESULTS, DUMPS, "logs",
     "*MEMORY.md*", "*USER.md*", "SOUL.md", "skills", "chat_history", "trajectories.jsonl", CHECKPOINTS, ASIDE,
     LOGINS,
 )  # fmt: skip
-"""Patterns of all that may be in the home directory."""
+"""Patterns of all files that the home directory may contain."""
 
 
 class Services:
-    """Made in this order: each needs those above it. ``make`` makes the agents of children. ``features``: all
-    extensions of the agent, the outermost first, its own among them; ``extensions``: those that were given;
-    ``asks``: what they ask for. ``silences``: requests in a row that went silent when the last turn ended.
-    ``told``: what is reported only once. ``debug``: bugs are raised. Raises ``ConfigError`` for what cannot
-    be used."""
+    """Attributes are built in this order: each needs those above it. ``make`` builds child agents.
+    ``features``: all extensions of the agent, outermost first, including its own; ``extensions``: those given
+    as options; ``asks``: their requests. ``silences``: consecutive requests that went silent when the last
+    turn ended. ``told``: one-time messages already shown. ``debug``: bugs are raised. Raises ``ConfigError``
+    for unusable options."""
 
     def __init__(self, options: AgentOptions, make: Callable[[AgentOptions], ChildAgent]) -> None:
         if not re.fullmatch(NAME, options["name"]):
@@ -118,7 +118,7 @@ def _store(options: AgentOptions, home: Path, settings: Settings) -> Store:
 
 
 def _approvals(made: Services) -> Approvals:
-    """A child has those of its parent."""
+    """Return the approvals; a child shares those of its parent."""
     inherits, store, settings = made.options["inherits"], made.store, made.settings
     if inherits is not None:
         return inherits.approvals
@@ -140,8 +140,8 @@ def _models(
     learned: LearnedFacts,
     headers: Mapping[str, str],
 ) -> tuple[Backends, tuple[Backend, ...], Mapping[str, Any], tuple[str, ...]]:
-    """(the primary with its fallbacks, the models for summaries in the order in which they are tried, usable
-    entries for side work by task, entries that cannot be used, in words)."""
+    """Return (the primary with its fallbacks, the models for summaries in order of preference, usable entries
+    for auxiliary work by task, notices about unusable entries)."""
     model = options["model"]
     choose = partial(config.chooser, plain_http=settings.credential.plain_http)
     if not (model is None or isinstance(model, str) or hasattr(model, "call")):
@@ -170,7 +170,7 @@ def _models(
 
 
 def with_model(options: AgentOptions, backends: Backends) -> AgentOptions:
-    """The options with the model that was found: children do not look for one again."""
+    """Return the options with the detected model: children do not search for one again."""
     if options["model"] is not None:
         return options
     chosen = backends.current.choice
@@ -178,8 +178,8 @@ def with_model(options: AgentOptions, backends: Backends) -> AgentOptions:
 
 
 def _tools(made: Services) -> tuple[AgentTools, ToolRunner]:
-    """(those that are a part of the agent, all others). A user's tool takes the place of a built-in one of
-    its name."""
+    """Return (tools that belong to the agent, all others). A user's tool replaces a built-in one of the same
+    name."""
     options, settings, home, more = made.options, made.settings, made.home, made.more
     named_groups = options["toolsets"] or ()
     known = sorted((*ALL_TOOLSETS, *AGENT_TOOLSETS, FILE_SERVERS, DEFAULT))
@@ -219,8 +219,8 @@ def _tools(made: Services) -> tuple[AgentTools, ToolRunner]:
 
 
 def _servers(made: Services, config: Config) -> ToolSource | None:
-    """The MCP servers of an agent that has any: its own, else its parent's, else those of the file if it asks
-    for them."""
+    """Return the agent's MCP servers, if any: its own, else its parent's, else those of the config file if it
+    requests them."""
     options = made.options
     if options["mcp"] is None and options["inherits"] is not None:
         return options["inherits"].more

@@ -1,4 +1,4 @@
-"""The composition root: here, and nowhere else, the engine meets the turn that it runs."""
+"""The composition root of a turn: the only place that connects the engine with the turn that it runs."""
 
 from __future__ import annotations
 
@@ -79,18 +79,18 @@ MACHINE = Machine(TURN)
 
 
 KIND = TurnKind(TURN, STATES, over="CallLLM", talks=True)
-"""Whatever a debugger needs to know of these turns."""
+"""Everything that a debugger needs to know about these turns."""
 TRAJECTORIES = "trajectories.jsonl"
-"""File of the home directory that finished turns are added to."""
+"""File of the home directory to which finished turns are appended."""
 DIGEST = TURN.digest
-"""Which table a stored turn was moved by."""
+"""Identifies the table that moved a stored turn."""
 COMPACTING = Machine(COMPACTION)
-"""Moves a compaction that a person asks for."""
+"""Moves a compaction that a person requests."""
 LIMITED = frozenset({ExitReason.COST_LIMIT, ExitReason.TOKEN_LIMIT, ExitReason.TIME_LIMIT})
 
 
 async def compact_history(turn: TurnState, perform: Perform) -> None:
-    """Compact the history of a turn that does nothing else and is in ``Compress``, by a table of its own."""
+    """Compact the history of a turn that only compacts and is in ``Compress``, by a table of its own."""
     turn.set_limits(limits_of(turn.settings, turn.setup.runtime, len(turn.setup.auxiliary)))
     while True:
         move = COMPACTING.advance(turn, await drive(STATES[turn.state](turn), perform))
@@ -100,8 +100,8 @@ async def compact_history(turn: TurnState, perform: Perform) -> None:
 
 
 def edit_turn(position: Position, edit: Mapping[str, Any]) -> Position:
-    """``edit_position``, with the values of fields checked: a turn with these could not continue. Raises
-    ``ConfigError``."""
+    """Apply ``edit_position``, and check the values of fields: a turn with invalid ones could not continue.
+    Raises ``ConfigError``."""
     from fsm_agent.sessions.store.edits import edit_position  # few turns are edited
 
     position = edit_position(position, edit)
@@ -111,11 +111,11 @@ def edit_turn(position: Position, edit: Mapping[str, Any]) -> Position:
 
 
 def restore_turn(position: Position, live: Settings | None = None) -> TurnState:
-    """The turn as it was at ``position``, with nothing of its session yet: ``join_session`` is to follow.
-    ``live``: settings of the agent that continues it, ``None`` where it is only inspected.
+    """Return the turn as it was at ``position``, not yet connected to its session: ``join_session`` must
+    follow. ``live``: settings of the agent that continues it, ``None`` if it is only inspected.
 
     Raises ``ConfigError`` for a turn that another table moved, into a state or by a row that this one does
-    not have, and for counters that no turn has.
+    not have, and for invalid counters.
     """
     snapshot, settings = position.snapshot, _settings(position, live)
     if snapshot["state"] not in STATES or (
@@ -134,26 +134,26 @@ def restore_turn(position: Position, live: Settings | None = None) -> TurnState:
         rows=[row for _, row in position.own],
         last_transition=TURN.row(position.row) if position.row else None,
     )
-    # below 0 a budget would be larger than its limit
+    # below 0 a budget would exceed its limit
     turn.put_back(with_counters(COUNTERS, turn.counts), turn.limits)
     return turn
 
 
 def join_session(turn: TurnState, session: Session) -> None:
-    """Continue the turn in ``session``, which is as the turn left it."""
+    """Continue the turn in ``session``, which is in the state in which the turn left it."""
     share_wire(turn, session)
     session.meter = turn.accounting.meter
 
 
 def share_wire(turn: TurnState, session: Session) -> None:
-    """Let the turn continue the bytes that were made of its session."""
+    """Let the turn continue the wire bytes of its session."""
     session.wire = session.wire or WireCopy()
     turn.share(session.wire)
 
 
 def _settings(position: Position, live: Settings | None) -> Settings:
-    """A turn keeps the limits that it was begun with, and has no rights of its own; one from a file,
-    neither."""
+    """Return the settings of a continued turn. It keeps its original limits, but takes its rights from the
+    agent; a turn from a file takes both from the agent."""
     if live is None:
         return Settings.of(position.settings)
     if position.turn.imported:
@@ -164,11 +164,11 @@ def _settings(position: Position, live: Settings | None) -> Settings:
 
 
 def reopen_turn(turn: TurnState, opened: Opened, position: Position) -> None:
-    """Put a turn that was continued from ``position`` on what its agent has now, whatever is stored of that.
+    """Replace stored values of a turn continued from ``position`` by those of its current agent.
 
-    A tool that the agent does not have any more stays known for the calls of this visit that are answered
-    from the record, so that the model hears what became of them. The budgets of a turn from a file are no
-    larger than those of a new one."""
+    A tool that the agent no longer has stays known for calls of this visit that are answered from the record,
+    so that the model learns their outcome. The budgets of a turn from a file are no larger than those of a
+    new one."""
     if imported := position.turn.imported:
         turn.tooling.trust_no_checkpoint()
     there, answered = {tool.name for tool in opened.tools}, position.recording.answered()
@@ -178,7 +178,7 @@ def reopen_turn(turn: TurnState, opened: Opened, position: Position) -> None:
         if tool.name in answered and tool.name not in there
     ]
     turn.setup.reopen(opened, gone)
-    if turn.limits:  # else Prepare is still to give it some
+    if turn.limits:  # otherwise Prepare sets them
         new = limits_of(turn.settings, opened.runtime, len(opened.auxiliary))
         kept = {name: turn.limits.get(name, most) for name, most in new.items()}
         turn.set_limits({name: min(kept[name], most) for name, most in new.items()} if imported else kept)
@@ -188,7 +188,7 @@ def reopen_turn(turn: TurnState, opened: Opened, position: Position) -> None:
 async def result_of(
     turn: TurnState, steps: Sequence[Step], session: Session, answers: Answers | None = None
 ) -> TurnResult[Any]:
-    """The one place that makes a ``TurnResult``."""
+    """Build the ``TurnResult``; nothing else does."""
     setup, accounting, recovery, ending = turn.setup, turn.accounting, turn.recovery, turn.ending
     reason = turn.exit or ExitReason.LOCAL_PROCESSING_ERROR
     outcome, usage = reason.outcome, TurnUsage.of(accounting.usage)
@@ -255,7 +255,7 @@ async def result_of(
 
 
 async def _output(turn: TurnState, answers: Answers | None) -> Any:
-    """What the turn answered with, as a value; that of a last word only if it is an answer by chance."""
+    """Return the turn's answer as a value; that of a final summary only if it happens to be valid."""
     reason, last = turn.exit, turn.rows[-1] if turn.rows else None
     answered = reason is not None and reason.outcome is Outcome.COMPLETED
     if not answered and reason is not ExitReason.MAX_ITERATIONS_SUMMARY:
@@ -272,10 +272,10 @@ def ending_of(
     result: Callable[[list[Step]], Awaitable[TurnResult[Any]]],
     settings: Storage,
 ) -> TurnEnding[TurnResult[Any]]:
-    """What is done with a turn of an agent that has ended."""
+    """Return the actions at the end of an agent's turn."""
 
     def closing(ended: TurnResult) -> Closing:
-        # a value is made of the text again, and what a function returned may not be for the disk
+        # the value is parsed from the text again, and a function's result may not be meant for the disk
         said = ended.model_dump(mode="json", exclude={"messages", "states", "output"})
         exit_reason = ended.turn_exit_reason
         return Closing(exit_reason.value, exit_reason.outcome.value, said, f"{ended.provider}:{ended.model}")
@@ -299,14 +299,13 @@ def ending_of(
 
 
 # ----------------------------------------------------------------------------------------------------
-# The table of this agent's turn, for those who draw, prove or count it and run none: it is loaded without
-# the turn's states.
+# The table of this agent's turn, for code that draws, proves or counts it without running a turn: it loads
+# none of the turn's states.
 
 
 def limits_for(settings: Mapping[str, Any]) -> Mapping[str, int]:
-    """Return the maximum of every counter for ``settings`` (values by the names of ``Settings``; the rest as
-    the environment has it), with no fallback and no second key. Raises ``ConfigError`` for a value that is
-    not allowed."""
+    """Return the maximum of every counter for ``settings`` (values by the names of ``Settings``; the rest
+    from the environment), without a fallback or a second key. Raises ``ConfigError`` for an invalid value."""
     from fsm_agent.conversation.effects import Runtime
     from fsm_agent.settings import Settings
     from fsm_agent_states.turn import limits_of

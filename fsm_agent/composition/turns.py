@@ -1,7 +1,7 @@
 """``AgentTurns``: turns of an agent from a message, an id, or a position.
 
-``DurableTurns`` knows how a turn of any table starts, resumes and forks; this module adds what a conversation
-needs: the session's transcript, the system prompt, the requests' performer, the result.
+``DurableTurns`` starts, resumes and forks turns of any table; this module adds what a conversation needs: the
+session's transcript, the system prompt, the effect handler, the result.
 """
 
 from __future__ import annotations
@@ -79,22 +79,22 @@ if TYPE_CHECKING:
     from fsm_agent.sessions.store.edits import Undone
 
 # ----------------------------------------------------------------------------------------------------
-# Checks of a message's parts before its turn: each is made to fit if possible, and otherwise refused
-# in one line. A model of the chain that reads less than the first gets a text or a name instead.
+# Checks a message's parts before its turn: each is made to fit if possible, and otherwise refused in one
+# line. A model of the chain that supports less than the first gets a text or a name instead.
 
 
 MAX_MESSAGE = 8_000_000
-"""Characters of text of one user message; more is refused, not cut."""
+"""Maximum characters of text in one user message; more is refused, not cut."""
 EXTRAS = {"Pillow is not installed": "images", "pypdf is not installed": "pdf"}
 
 
 def message_of(
     content: Any, chain: Sequence[Runtime], settings: PartSettings, *, asks_images: bool = False
 ) -> Any:
-    """Return the content of a user's message in the form for a turn. ``chain``: models, the one in use first.
-    ``asks_images``: the turn can have another model describe images.
-    May take seconds. Raises ``ConfigError`` for an empty or too long message, and for a part that
-    is unusable or that the model cannot read: the line names both."""
+    """Convert a user's message to the content of a turn. ``chain``: models, the current one first.
+    ``asks_images``: the turn can have another model describe images. May take seconds. Raises ``ConfigError``
+    for an empty or too long message, and for a part that is unusable or that the model cannot read: the line
+    names both."""
     if isinstance(content, Sequence | str) and not content:
         raise ConfigError("the message is empty", content, "some text, or a content part")
     read = parts_of(content)
@@ -111,8 +111,8 @@ def message_of(
 def history_of(
     rows: Iterable[Message], chain: Sequence[Runtime], settings: PartSettings
 ) -> tuple[Message, ...]:
-    """Return the rows of a history with parts made to fit where possible. Parts that a model cannot
-    read are named to it, because a history must not end a conversation."""
+    """Return the rows of a history with parts made to fit where possible. The model gets the names of parts
+    that it cannot read, because a history must not end a conversation."""
     return tuple(_fitting(row, chain, settings) for row in rows)
 
 
@@ -167,7 +167,7 @@ def _remedy(problem: str, otherwise: str) -> str:
 
 
 def _convert_part(part: Part, chain: Sequence[Runtime], settings: PartSettings) -> tuple[Part, str]:
-    """(the fitted part, why a PDF has no text although a model of the chain needs it). Raises
+    """Return (the fitted part, why a PDF has no text although a model of the chain needs it). Raises
     ``UnusableMedia`` for an image that does not fit."""
     media_type, data = data_of(part)
     if kind_of(part) == "image" and data:
@@ -187,8 +187,8 @@ Turn = DurableTurn[TurnResult[Any]]
 
 
 class AgentTurns:
-    """The turns of one agent. ``session_id``: the session of its next turn. ``log_class`` writes their
-    journals."""
+    """The turns of one agent. ``session_id``: the session of its next turn. ``log_class``: the class of their
+    logs."""
 
     log_class = ConversationLog
 
@@ -225,7 +225,7 @@ class AgentTurns:
         self.services.callbacks.publish(StatusText(text))
 
     def session(self) -> Session:
-        """The session of the next turn, as it is stored."""
+        """Return the session of the next turn, in its stored state."""
         session = self.store.newest(self.session_id)
         self.session_id, child = session.id, self.options["inherits"]
         if child is not None and not session.revision:
@@ -258,9 +258,9 @@ class AgentTurns:
         begins: Job | None = None,
         trace: str = "",
     ) -> Turn:
-        """``Agent.start``. ``handoffs``: the handoffs to this agent since the user spoke; then
-        ``turn_id`` is known. ``begins``: a job in the transaction that begins the turn. ``trace``: the
-        ``traceparent`` under which the message was queued."""
+        """``Agent.start``. ``handoffs``: the handoffs to this agent since the user's message; ``turn_id`` is
+        then given. ``begins``: a job in the transaction that begins the turn. ``trace``: the ``traceparent``
+        under which the message was queued."""
         content, rows = self.message(user_message), None
         if not isinstance(ephemeral_prompt, str | None):
             raise ConfigError("ephemeral_prompt has the wrong type", ephemeral_prompt, "a text, or None")
@@ -351,7 +351,7 @@ class AgentTurns:
         async def reenter() -> Begun:
             begun = await enter(log.fence)
             join_session(state, session)
-            log.opened()  # before the agent's values replace stored ones: these are recorded as changes
+            log.opened()  # before stored values are replaced: this is recorded as changes
             prompt = (state.setup.system_prompt, ()) if state.seq else await self._prompt(session, None)
             performer.prompted(*prompt)
             reopen_turn(state, await performer.reopen(state.setup.runtime), position)
@@ -365,7 +365,7 @@ class AgentTurns:
     # Assembling a turn
 
     def _state(self, session: Session, content: Any, **more: Any) -> TurnState:
-        """A new turn; ``more``: values by their flat names (``TurnState.of``)."""
+        """Return a new turn; ``more``: values by their flat names (``TurnState.of``)."""
         return TurnState.of(
             **{"state": KIND.table.initial, **more},
             agent=self.options["name"],
@@ -426,7 +426,7 @@ class AgentTurns:
         )
 
     async def _prompt(self, session: Session, system_message: str | None) -> tuple[str, tuple[str, ...]]:
-        """The prompt for the primary model, even if another answers: a fallback must not change its bytes."""
+        """Return the prompt for the primary model: a fallback must not change its bytes."""
         built_in = has_built_in_tools(self.options)
 
         async def recall() -> Recalled:

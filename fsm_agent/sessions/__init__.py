@@ -1,9 +1,9 @@
-"""Continuing conversations: the session (here), a turn for its caller, the claim of a turn on its session,
-and the store.
+"""Continuing conversations: the session (here), the turn as its caller sees it, a turn's claim on its
+session, and the store.
 
-A ``Session`` is read when a turn claims it, and belongs to that turn alone. Every change is noted in
-``unwritten``, in order; the store writes it with the next move. Rows are kept by identity and numbered as
-they come, so storing one twice stores it once.
+A ``Session`` is read when a turn claims it, and belongs to that turn alone. Every change is recorded in
+``unwritten``, in order; the store writes it with the next move. Rows are identified by object identity and
+numbered as they are added, so storing one twice stores it once.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Appended:
-    """A new row, and the version of the transcript that it continues; ``None`` for a row that only a list
-    names."""
+    """A new row, and the transcript version that it extends; ``None`` for a row that the next
+    ``RowsReplaced`` lists."""
 
     number: int
     version: int | None
@@ -31,7 +31,7 @@ class Appended:
 
 @dataclass(frozen=True, slots=True)
 class RowsReplaced:
-    """A new version of the transcript begins with the rows of these numbers; ``dropped`` ones are put
+    """A new version of the transcript that begins with the rows of these numbers; ``dropped`` rows are set
     aside."""
 
     version: int
@@ -51,12 +51,12 @@ Note = Appended | RowsReplaced | Continued
 
 @dataclass(slots=True, eq=False, weakref_slot=True)
 class Session:
-    """``rows`` is the transcript in use, ``version`` counts how often it was replaced, ``wire`` has the bytes
-    that were made of it, if it was sent to a model. ``turns`` counts those that have ended. ``revision`` is
-    that of the store when the session was read; every change there counts it up, and a copy with another
-    revision is not written.
-    ``source``: what began it (cli, chat, debugger, python, child, fork). ``owner`` is the process that holds
-    it. ``successor``: the session that a compaction of this turn made of it."""
+    """``rows`` is the current transcript, ``version`` counts how often it was replaced, ``wire`` holds the
+    bytes encoded from it if it was sent to a model. ``turns`` counts the turns that have ended. ``revision``
+    is the stored revision when the session was read; every stored change increments it, and a copy with
+    another revision is not written. ``source``: what started the session (cli, chat, debugger, python, child,
+    fork). ``owner``: the process that holds it. ``successor``: the session that a compaction during this turn
+    created from it."""
 
     id: str
     rows: list[Message] = field(default_factory=list)
@@ -80,28 +80,27 @@ class Session:
     owner: str | None = None
 
     def onward(self) -> Iterator[Session]:
-        """Yield the session, and those that compactions of this turn made of it."""
+        """Yield the session, then the successors that compactions during this turn created."""
         session: Session | None = self
         while session is not None:
             yield session
             session = session.successor
 
     def forget(self) -> None:
-        """Make it a session in which nothing was said, and of which nothing is stored."""
+        """Reset to an empty session of which nothing is stored."""
         self.rows, self.numbers, self.next_number, self.unwritten = [], {}, 1, []
         self.prompts, self.usage, self.turns, self.version, self.revision = {}, NO_USAGE, 0, 0, 0
         self.wire, self.successor, self.end_reason = None, None, ""
 
     def append(self, rows: Iterable[Message]) -> None:
-        """Add rows to the transcript; those that it has already are left where they are."""
+        """Append rows to the transcript; rows that it already has stay where they are."""
         for row in rows:
             if row not in self.numbers:
                 self.rows.append(row)
                 self.unwritten.append(Appended(self._number(row), self.version, row))
 
     def replace(self, rows: Iterable[Message]) -> None:
-        """Make these rows the transcript, as a new version of it; rows that are not among them are put
-        aside."""
+        """Make these rows the transcript, as a new version; rows that are not among them are set aside."""
         kept = list(rows)
         staying = set(kept)
         for row in kept:
@@ -128,7 +127,7 @@ class Session:
         child.replace(rows)
 
     def numbered(self, rows: Sequence[Message]) -> list[int]:
-        """Return the numbers under which rows are stored. Raises ``KeyError`` for one that is not."""
+        """Return the numbers under which rows are stored. Raises ``KeyError`` for a row without a number."""
         return [self.numbers[row] for row in rows]
 
     def _number(self, row: Message) -> int:

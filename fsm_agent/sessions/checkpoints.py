@@ -1,7 +1,8 @@
-"""Checkpoints: what the files of a working directory were before a turn's tools changed them, to be put back.
+"""Checkpoints: the files of a working directory before a turn's tools changed them, so that they can be
+restored.
 
-They are commits of a git repository of our own, in the home; the user's own repository is never touched, and
-nothing that it says is run. (Why: decision 92.)
+Checkpoints are commits in a private git repository in the home. The user's own repository is never touched,
+and nothing it configures is run. (Why: decision 92.)
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ __all__ = [
 
 
 ATTRIBUTES = "* -text !eol !ident !filter !working-tree-encoding !diff\n"
-"""Above every ``.gitattributes``: files are kept as they are, byte for byte."""
+"""Overrides every ``.gitattributes``: files are stored unchanged, byte for byte."""
 NEUTRAL = {
     "core.bare": "false", "core.hooksPath": os.devnull, "core.fsmonitor": "false", "core.autocrlf": "false",
     "core.looseCompression": "1", "core.excludesFile": os.devnull, "core.attributesFile": os.devnull,
@@ -52,18 +53,18 @@ NEUTRAL = {
     "gc.writeCommitGraph": "false", "maintenance.auto": "false",
 }  # fmt: skip
 OWN = 0o077
-"""The umask under which a file is its owner's alone."""
+"""The umask that makes a file private to its owner."""
 
 
 def find_git(workdir: Path) -> str:
-    """Return the git program, or an empty string; one that lies in the working directory does not count."""
+    """Return the path of git, or an empty string; a program inside the working directory does not count."""
     found = shutil.which("git")
     return "" if found is None or Path(found).resolve().is_relative_to(workdir) else os.path.abspath(found)
 
 
 class ShadowGit:
     """The repository ``folder`` with the files of ``workdir``, for one operation of at most ``seconds``.
-    ``lock``: an open file that represents the repository, held while one of its commands runs."""
+    ``lock``: the open lock file of the repository, inherited by each of its commands."""
 
     def __init__(self, program: str, folder: Path, workdir: Path, seconds: float, lock: int) -> None:
         self.folder, self.workdir = folder, workdir
@@ -80,7 +81,7 @@ class ShadowGit:
         }  # fmt: skip
 
     def made(self) -> None:
-        """Make the repository if it is not there, and clear what a command that was killed left."""
+        """Create the repository if it does not exist, and remove the lock of a killed command."""
         if not (self.folder / "HEAD").exists():
             self("init", "--quiet", "--template=")
         (self.folder / "info").mkdir(mode=0o700, exist_ok=True)
@@ -98,14 +99,14 @@ class ShadowGit:
         fine: tuple[int, ...] = (0,),
         umask: int = OWN,
     ) -> bytes:
-        """Run one command in the working directory and return what it printed. ``worktree``: where the files
-        begin, if not there. ``fine``: exit codes that are no failure. ``umask``: of files that it makes, -1
-        for that of this process. Raises ``StoreError``."""
+        """Run one command in the working directory and return its output. ``worktree``: the root of the
+        files, if different. ``fine``: exit codes that are not failures. ``umask``: for files that the command
+        creates, -1 for that of this process. Raises ``StoreError``."""
         places = {
             "GIT_WORK_TREE": str(worktree or self.workdir),
             "GIT_INDEX_FILE": str(self.folder / index),
         }
-        # only commands of ours, and of the program that the user's PATH names
+        # runs only commands written here, with the git on the user's PATH
         try:
             ended = subprocess.run(  # noqa: S603
                 [*self._command, *arguments],
@@ -133,25 +134,24 @@ class ShadowGit:
         return [os.fsdecode(name) for name in listed if name]
 
     def tree(self, of: str) -> frozenset[str]:
-        """Return the paths of all files of a commit or tree."""
+        """Return the paths of all files in a commit or tree."""
         return frozenset(self.names("ls-tree", "-r", "--name-only", of))
 
 
 def join_paths(names: Iterable[str]) -> bytes:
-    """Return paths as git reads them from its input."""
+    """Encode paths for git's standard input."""
     return b"".join(os.fsencode(name) + b"\0" for name in names)
 
 
 # ----------------------------------------------------------------------------------------------------
-# The checkpoints of one working directory: made, listed, compared, put back.
+# The checkpoints of one working directory: created, listed, compared, restored.
 #
-# What is put back is what was there, byte for byte; whatever is overwritten or deleted for it is in a
-# checkpoint that is made first. Files that git would ignore, and those left out for their size, are never
-# touched.
+# Files are restored byte for byte; whatever a restore overwrites or deletes is in a checkpoint that is made
+# first. Files that git would ignore, and files left out because of their size, are never touched.
 
 
 FOLDER = "checkpoints"
-"""Folder of the home directory where they are."""
+"""Folder of the home directory that holds the checkpoints."""
 NEVER = (
     ".venv",
     "__pycache__",
@@ -162,20 +162,20 @@ NEVER = (
     "node_modules",
     "venv",
 )
-"""Folders that are made from other files, whether or not git ignores them."""
+"""Folders of generated files, excluded whether or not git ignores them."""
 SHARED = ("*.db-shm", "*.sqlite-shm", "*.sqlite3-shm")
-"""Memory that processes share while a SQLite database is open. SQLite makes it again from the database; an
-old one in its place would let two processes write as if each were alone."""
+"""Shared memory of an open SQLite database. SQLite recreates it from the database; restoring an old copy
+would let two processes write as if each were alone."""
 USUAL = frozenset((0o644, 0o755, 0o664, 0o775))
-"""Modes that need not be remembered: git knows what can be executed, the umask does the rest."""
+"""Modes that are not stored: git records the executable bit, the umask does the rest."""
 _REFS = "refs/checkpoints"
 
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """The files as they were at one moment (seconds since the epoch): before ``tool`` of a turn ran, or, when
-    that is empty, before files were put back. ``left_out``: paths that were there and are not in it;
-    ``modes``: rights of files that are not the usual ones."""
+    """The files at one moment (``at``, in seconds since the epoch): before ``tool`` of a turn ran, or, if
+    ``tool`` is empty, before files were restored. ``left_out``: paths that existed and are not in the
+    checkpoint; ``modes``: unusual file modes."""
 
     id: str
     at: float
@@ -188,8 +188,8 @@ class Checkpoint:
 
 @dataclass(frozen=True, slots=True)
 class PutBack:
-    """The files that were written, and those deleted because they did not exist. ``before``: the checkpoint
-    of the previous state, ``None`` when nothing was changed."""
+    """The files that a restore wrote, and those it deleted because they did not exist at the checkpoint.
+    ``before``: the checkpoint of the previous state, ``None`` if nothing was changed."""
 
     restored: tuple[str, ...]
     deleted: tuple[str, ...]
@@ -204,7 +204,7 @@ class PutBack:
 
 @dataclass(slots=True)
 class _Survey:
-    """What is in the working directory: paths to be kept, those that are not, and unusual rights."""
+    """The contents of the working directory: paths to store, paths to leave out, and unusual modes."""
 
     kept: list[str] = field(default_factory=list)
     left_out: list[str] = field(default_factory=list)
@@ -213,7 +213,7 @@ class _Survey:
 
 
 class Checkpoints:
-    """Those of the files below ``workdir``, kept in ``home`` under the rules of ``settings``."""
+    """Checkpoints of the files below ``workdir``, kept in ``home`` under the rules of ``settings``."""
 
     def __init__(
         self, home: Path, workdir: Path, settings: CheckpointSettings, now: Callable[[], float] = time.time
@@ -223,7 +223,7 @@ class Checkpoints:
 
     @property
     def trouble(self) -> str:
-        """Say why no checkpoint can be made here; empty when one can."""
+        """The reason why no checkpoint can be made here; empty if one can."""
         if not self._settings.enabled:
             return "switched off (checkpoints.enabled)"
         if Path.home().resolve().is_relative_to(self.workdir):
@@ -233,8 +233,8 @@ class Checkpoints:
         return "" if find_git(self.workdir) else "git is not installed"
 
     def make(self, key: str, *, session: str = "", turn: str = "", tool: str = "") -> Checkpoint:
-        """Keep the files as they are now; the one that is known under ``key``, when there is one. Raises
-        ``StoreError`` where that is not possible, or too much."""
+        """Return the checkpoint stored under ``key``, or make one of the current files. Raises ``StoreError``
+        where that is not possible, or exceeds a limit."""
         with self._at_work() as git:
             if found := self._known_checkpoint(git, key):
                 return found
@@ -242,26 +242,26 @@ class Checkpoints:
             return self._keep(git, key, survey, session, turn, tool)
 
     def all(self) -> list[Checkpoint]:
-        """Return those that are kept, the newest first."""
+        """Return all checkpoints, newest first."""
         if self.trouble or not (self.folder / "HEAD").exists():
             return []
         with self._at_work() as git:
             return [one for _, one in self._list_refs(git, _REFS)]
 
     def of_turn(self, turns: Collection[str]) -> Checkpoint | None:
-        """Return the oldest one that was made for one of these turns."""
+        """Return the oldest checkpoint that a tool of one of these turns made."""
         mine = [one for one in self.all() if one.tool and one.turn in turns]
         return min(mine, key=lambda one: one.at, default=None)
 
     def diff(self, checkpoint: Checkpoint) -> str:
-        """Return what has changed since, as a unified diff."""
+        """Return the changes since the checkpoint, as a unified diff."""
         with self._at_work() as git:
             now = self._tree(git, self._survey(git, git.tree(checkpoint.id), checkpoint.left_out))
             said = git("diff", "--no-ext-diff", "--no-textconv", "--no-color", checkpoint.id, now)
             return said.decode("utf-8", "replace")
 
     def put_back(self, checkpoint: Checkpoint) -> PutBack:
-        """Make the files what they were at the checkpoint, after a checkpoint of what they are now. Raises
+        """Restore the files of the checkpoint, after a checkpoint of the current ones. Raises
         ``StoreError``."""
         with self._at_work() as git:
             target = git.tree(checkpoint.id)
@@ -273,7 +273,7 @@ class Checkpoints:
             before = self._keep(git, key, survey, checkpoint.session, checkpoint.turn)
             git("read-tree", "--reset", checkpoint.id)
             restored = self._restore_files(git, checkpoint)
-            # by the .gitignore that was there then: what it hid was there perhaps, and was not kept
+            # applies the restored .gitignore: files that it hid may have existed then, and were not stored
             new = self._others(git) - target
             deleted = sorted(new & set(survey.kept))
             self._delete(deleted)
@@ -296,7 +296,7 @@ class Checkpoints:
             raise StoreError(f"checkpoints cannot be used ({error})") from None
 
     def _list_refs(self, git: ShadowGit, refs: str) -> list[tuple[str, Checkpoint]]:
-        """By their references, the newest first."""
+        """List checkpoints with their references, newest first."""
         form = "--format=%(refname) %(objectname) %(contents)"
         lines = git("for-each-ref", form, refs).decode("ascii", "replace").splitlines()
         told = [line.split(" ", 2) for line in lines if line]
@@ -309,7 +309,7 @@ class Checkpoints:
     def _keep(
         self, git: ShadowGit, key: str, survey: _Survey, session: str, turn: str, tool: str = ""
     ) -> Checkpoint:
-        """Store a checkpoint of the surveyed files; release the oldest ones beyond the limit."""
+        """Store a checkpoint of the surveyed files; delete the oldest ones beyond the limit."""
         made = Checkpoint("", self._now(), session, turn, tool, tuple(survey.left_out), dict(survey.modes))
         told = {name: value for name, value in asdict(made).items() if value and name != "id"}
         message = json.dumps(told).encode()
@@ -321,8 +321,8 @@ class Checkpoints:
         return _read(commit, message.decode())
 
     def _tree(self, git: ShadowGit, survey: _Survey) -> str:
-        """The index is made what was surveyed, and written as a tree. Git looks again only at what is new to
-        it, or looks otherwise than when it was added."""
+        """Make the index match the survey, and write it as a tree. Git reads only files that are new to it,
+        or whose stat data changed since they were added."""
         kept, known = set(survey.kept), set(git.names("ls-files", "--cached"))
         if gone := known - kept:
             git("update-index", "--force-remove", "-z", "--stdin", given=join_paths(gone))
@@ -341,7 +341,7 @@ class Checkpoints:
     # The working directory
 
     def _survey(self, git: ShadowGit, also: Iterable[str] = (), never: Collection[str] = ()) -> _Survey:
-        """What is there and is not ignored; ``also`` is kept in any case, ``never`` in none."""
+        """List the files that are not ignored; ``also`` is always kept, ``never`` never."""
         rules, survey, wanted, skipped = self._settings, _Survey(), set(also), set(never)
         listed = self._others(git)
         if len(listed) > rules.max_files:
@@ -349,7 +349,7 @@ class Checkpoints:
         for name in sorted(listed | wanted):
             path = self.workdir / name
             if name not in listed and path.parent.resolve() != path.parent:
-                continue  # a link leads out of its folder now
+                continue  # a link now leads out of its folder
             with contextlib.suppress(OSError):
                 self._note(survey, name, os.lstat(path), whole=name in wanted, never=name in skipped)
         if survey.size > rules.max_bytes:
@@ -358,7 +358,7 @@ class Checkpoints:
 
     def _note(self, survey: _Survey, name: str, found: os.stat_result, *, whole: bool, never: bool) -> None:
         regular = stat.S_ISREG(found.st_mode)
-        if stat.S_ISDIR(found.st_mode):  # another repository, or what was a file before
+        if stat.S_ISDIR(found.st_mode):  # another repository, or a directory where a file was
             return
         large = found.st_size > self._settings.max_file_bytes and not whole
         usable = (regular and os.access(self.workdir / name, os.R_OK)) or stat.S_ISLNK(found.st_mode)
@@ -371,7 +371,7 @@ class Checkpoints:
             survey.modes[name] = stat.S_IMODE(found.st_mode)
 
     def _others(self, git: ShadowGit) -> set[str]:
-        """Every file that is not ignored. Rules of folders above count as they do for the user's git."""
+        """List files that are not ignored. Rules of parent folders apply as in the user's git."""
         top = self._top(git)
         hidden = [f"--exclude={name}" for name in (*SHARED, *(f"{folder}/" for folder in NEVER))]
         if (home := self._home.resolve()).is_relative_to(top):
@@ -380,7 +380,7 @@ class Checkpoints:
         return {name for name in found if not name.endswith("/")}
 
     def _top(self, git: ShadowGit) -> Path:
-        """The repository that the working directory is in, unless that ignores it; else itself."""
+        """Return the enclosing repository, or the working directory if none exists or it ignores that."""
         home = Path.home().resolve()
         for above in self.workdir.parents:
             if home.is_relative_to(above):
@@ -393,7 +393,7 @@ class Checkpoints:
         return self.workdir
 
     def _restore_files(self, git: ShadowGit, checkpoint: Checkpoint) -> list[str]:
-        """Write what differs from the index. What only its owner could read is that from the first byte."""
+        """Write files that differ from the index; those with stored modes are private from the start."""
         git("update-index", "-q", "--really-refresh", fine=(0, 1))
         changed = git.names("diff-files", "--name-only")
         for private in (False, True):
@@ -407,7 +407,7 @@ class Checkpoints:
         return changed
 
     def _delete(self, names: Iterable[str]) -> None:
-        """Delete files, and folders that are empty without them."""
+        """Delete files, and folders that become empty."""
         emptied: set[PurePosixPath] = set()
         for name in names:
             (self.workdir / name).unlink(missing_ok=True)
@@ -427,5 +427,5 @@ def _read(commit: str, message: str) -> Checkpoint:
 
 
 def _literal(path: Path) -> str:
-    """A path as a pattern that matches it alone."""
+    """Escape a path as a pattern that matches it alone."""
     return "".join(f"\\{one}" if one in "*?[\\" else one for one in path.as_posix())

@@ -1,9 +1,9 @@
-"""``DurableTurn``: one turn in the hands of its user. Run it, step through it, look at it; it is stored as it
-goes.
+"""``DurableTurn``: one turn for its caller, who runs it, steps through it, or inspects it; it is stored as it
+moves.
 
 It owns the turn's stay in its session. The first step takes the session, in this process and in the store;
 each step runs inside the fence of the turn's epoch; the last one writes the result and releases the session.
-A turn that is cancelled, suspended or handed over releases it as well, behind a whole move, so that any
+A turn that is canceled, suspended or handed over releases it as well, after a complete move, so that any
 process can resume it. (Why: decisions 48 and 49.)
 """
 
@@ -48,10 +48,10 @@ async def _nothing() -> None:
 
 @dataclass(frozen=True, slots=True)
 class TurnEnding(Generic[Result]):
-    """What the owner of a turn does at its end. ``result`` makes the result from the moves; ``closing`` says
-    what of it is stored; ``follow_up`` does what may wait until then, and returns what failed; ``noted`` puts
-    (was it stored, what went wrong) into the result. ``suspended`` receives what a suspended turn waits for;
-    ``lost`` stops what runs for a turn that another process took over."""
+    """The actions of a turn's owner at its end. ``result`` builds the result from the moves; ``closing``
+    returns what is stored of it; ``follow_up`` does deferred work, and returns what failed; ``noted`` adds
+    (was it stored, what went wrong) to the result. ``suspended`` receives the pending items of a suspended
+    turn; ``lost`` stops background work of a turn that another process took over."""
 
     result: Callable[[list[Step]], Awaitable[Result]]
     closing: Callable[[Result], Closing]
@@ -62,13 +62,13 @@ class TurnEnding(Generic[Result]):
 
 
 class DurableTurn(Stepping, Generic[Result]):
-    """A turn that has not moved yet, is moving, or has ended; of an ``Agent`` or of a ``Workflow``.
+    """A turn of an ``Agent`` or a ``Workflow`` that has not moved yet, is moving, or has ended.
 
     It holds the session from its first move to its end, so a second turn on it raises ``SessionBusy``.
-    ``result`` is ``None`` until the turn has ended. ``suspended``: what it waits for, when it was suspended
-    for a reply that comes later; this object does not move any more then, and ``resume`` gives another one.
-    ``enter`` takes the session. ``limiter``: where ``run`` and ``arun`` wait for their place; single steps do
-    not wait."""
+    ``result`` is ``None`` until the turn has ended. ``suspended``: the pending items of a turn that was
+    suspended for a later reply; this object then moves no further, and ``resume`` returns another one.
+    ``enter`` takes the session. ``limiter``: where ``run`` and ``arun`` wait for a slot; single steps do not
+    wait."""
 
     def __init__(
         self,
@@ -98,7 +98,7 @@ class DurableTurn(Stepping, Generic[Result]):
 
     @property
     def bugs(self) -> tuple[BaseException, ...]:
-        """The bugs of tools and states since this object runs the turn, with their tracebacks."""
+        """The bugs of tools and states since this object began to run the turn, with their tracebacks."""
         return tuple(self._runner.bugs)
 
     @property
@@ -108,28 +108,29 @@ class DurableTurn(Stepping, Generic[Result]):
 
     @property
     def state(self) -> str:
-        """The name of the state that the turn is in."""
+        """The name of the turn's current state."""
         return self._state.state
 
     @property
     def pipeline(self) -> Any:
-        """What performs the requests of the turn; ``print`` lists its layers."""
+        """The layers that perform the turn's requests; ``print`` lists them."""
         return self._runner.perform
 
     def snapshot(self) -> dict[str, Any]:
-        """State, counters, limits and facts as plain values; a copy."""
+        """Return state, counters, limits and facts as plain values; a copy."""
         return self._state.dump()
 
     def lose(self, why: str) -> None:
-        """Stop at once, because another process has the turn; ``why`` in a line. What the turn waits for is
-        cancelled, nothing more is written, and ``OwnershipLost`` is raised where it runs. Thread-safe."""
+        """Stop at once, because another process owns the turn; ``why`` is the reason in one line. Pending
+        work is canceled, nothing more is written, and ``OwnershipLost`` is raised where the turn runs.
+        Thread-safe."""
         self._log.fence.lose(why)
 
     # Steps
 
     async def step_into(self) -> Exchange | Step | None:
-        """One request and its reply, or the move that ends the state; ``None`` when the turn has ended, or
-        is suspended. Raises ``OwnershipLost`` when another process has the turn."""
+        """Run to the next request and its reply, or to the move that ends the state; ``None`` when the turn
+        has ended or is suspended. Raises ``OwnershipLost`` when another process owns the turn."""
         if self.result is not None or self.suspended is not None:
             return None
         self._hold()
@@ -148,7 +149,7 @@ class DurableTurn(Stepping, Generic[Result]):
             await self._enter()
         if self.gate.debugger is not None:
             await self.gate.debugger.passing()
-        # a move that people look at is on disk before they see it
+        # a watched move is on disk before it is shown
         self._log.looked_at = not self._running_on or self.gate.debugger is not None
 
     async def _end_step(self, happened: Exchange | Step | None) -> Exchange | Step | None:
@@ -171,8 +172,8 @@ class DurableTurn(Stepping, Generic[Result]):
         when: str | None = None,
     ) -> Step | None:
         """Step until a move enters ``state``, is made on ``event``, takes ``row``, and leaves the counters as
-        ``when`` says (``"retries >= 2"``); what is not given does not matter. ``None`` when the turn ended,
-        or was suspended, first. Raises ``ConfigError`` for a name that no move of this table has."""
+        ``when`` requires (``"retries >= 2"``); omitted conditions always hold. Return ``None`` when the turn
+        ends or is suspended first. Raises ``ConfigError`` for a name that no move of this table has."""
         from fsm_agent.fsm.condition_parser import condition, refuse_unknown
 
         refuse_unknown(self.gate.kind.table, state=state, event=event, row=row)
@@ -188,9 +189,9 @@ class DurableTurn(Stepping, Generic[Result]):
     # Runs
 
     def events(self, *, run: bool = True, size: int = SIZE) -> Events:
-        """What callbacks receive, as values, until the turn has ended: ``async for event in turn.events()``,
-        or a plain ``for`` in a thread. Iterating runs the turn, unless ``run=False``.
-        ``size``: events that a slow listener may be behind before some are dropped, see
+        """Return the events of callbacks as values, until the turn has ended: ``async for event in
+        turn.events()``, or a plain ``for`` in a thread. Iterating runs the turn, unless ``run=False``.
+        ``size``: events that a slow listener may lag behind before some are dropped, see
         ``fsm_agent.runtime.events``."""
         return Events(
             self.gate.stream,
@@ -200,9 +201,9 @@ class DurableTurn(Stepping, Generic[Result]):
         )
 
     async def arun(self) -> Result:
-        """Run to the end, as soon as the limit of turns at once allows it. Raises ``TurnSuspended`` when the
-        turn waits for an answer that is not there yet, ``ConfigError`` when the agent is closed before the
-        turn can run, and with ``Agent(debug=True)`` the first bug of a tool or a state."""
+        """Run to the end, as soon as the limit of concurrent turns allows it. Raises ``TurnSuspended`` when
+        the turn waits for a missing answer, ``ConfigError`` when the agent is closed before the turn can run,
+        and with ``Agent(debug=True)`` the first bug of a tool or a state."""
         if self.result is None and self.suspended is None:
             self._hold()
             try:
@@ -220,9 +221,8 @@ class DurableTurn(Stepping, Generic[Result]):
         return self.result
 
     async def run_until_left(self, leaving: Callable[[], bool]) -> bool:
-        """Run to the end, or until it is suspended, and return true; or to the first move after
-        ``leaving()``, and return false: any process may resume the turn then, and this object does not move
-        any more."""
+        """Run until the turn ends or is suspended, and return true; or to the first move after ``leaving()``
+        is true, and return false: any process may then resume the turn, and this object moves no further."""
         if self.result is not None or self.suspended is not None:
             return True
         if await self._run_on(leaving):
@@ -232,7 +232,7 @@ class DurableTurn(Stepping, Generic[Result]):
         return False
 
     async def _run_on(self, leaving: Callable[[], bool] | None = None) -> bool:
-        """Hold session and fence for the whole run; false when it was left."""
+        """Hold session and fence for the whole run; return false if the turn was left."""
         self._hold()
         self._running_on = True
         try:
@@ -254,8 +254,8 @@ class DurableTurn(Stepping, Generic[Result]):
         return True
 
     def run(self) -> Result:
-        """Run to the end, synchronously. Inside a running event loop that loop waits, and a
-        ``RuntimeWarning`` says so."""
+        """Run to the end, synchronously. Inside a running event loop this blocks the loop, with a
+        ``RuntimeWarning``."""
         warn_if_blocking("run", "await turn.arun()")
         return LOOP.run(self.arun())
 
@@ -266,7 +266,7 @@ class DurableTurn(Stepping, Generic[Result]):
         self._store.fences.hold(self._log.fence, self._log.session.id)
 
     async def _release_after(self, error: BaseException) -> None:
-        """Release the session after ``error``, and what a lost turn left running."""
+        """Release the session after ``error``, and stop the background work of a lost turn."""
         if isinstance(error, OwnershipLost):
             log.info("%s", self._log.fence.why)
             self._store.not_stored([one.id for one in self._log.line])
@@ -287,7 +287,7 @@ class DurableTurn(Stepping, Generic[Result]):
             begun = await self._enter_once()
             self._store.watch(self._log.fence)
             self._log.began(begun.recording)
-            self._enter_once = None  # what the turn was begun with is not kept while it runs
+            self._enter_once = None  # free what the turn began with while it runs
             if begun.abandoned is not None:
                 self._tell(
                     f"turn {begun.abandoned} of this session was left unfinished when its process ended; it"
@@ -297,12 +297,12 @@ class DurableTurn(Stepping, Generic[Result]):
         self.gate.opened()
 
     async def _finish(self) -> Result:
-        """Make the result, write it, and release the session in the store."""
+        """Build the result, write it, and release the session in the store."""
         result = await self._ending.result(self.steps)
         closing = self._ending.closing(result)
         try:
             await self._log.ended(closing)
-        except StaleCopyError as error:  # no answer is lost to what others wrote meanwhile
+        except StaleCopyError as error:  # no answer is lost to concurrent writes
             self._tell(f"{error}; it is written behind what is there now")
             self._store.read_again(self._log.session)
             await self._log.ended_anew(closing)
@@ -318,7 +318,7 @@ class DurableTurn(Stepping, Generic[Result]):
         return self._ending.noted(result, stored, problem) if problem else result
 
     async def _suspend(self) -> tuple[Pending, ...]:
-        """Let any process resume the turn. Return what it waits for; nothing if that was answered by now."""
+        """Make the turn resumable by any process. Return its unanswered pending items."""
         await self._store.suspend(self._log.fence)
         asked = PendingItems(lambda: self._store.database).of_turn(self.id)
         waits = tuple(one for one in asked if one.answered is None)
@@ -327,7 +327,7 @@ class DurableTurn(Stepping, Generic[Result]):
         return waits
 
     def _leave(self) -> None:
-        """Release the session of a turn that stops without having ended, and can be entered again."""
+        """Release the session of a turn that stops before its end, and can be entered again."""
         held = self._holding
         if held:
             self._log.at_rest()
@@ -345,23 +345,23 @@ class DurableTurn(Stepping, Generic[Result]):
 # ``DurableTurns``: starts, resumes and forks the turns of one table in one store, for ``Agent`` and
 # ``Workflow`` alike.
 #
-# The three ways to a turn differ in where its state comes from and in how it takes its session, and in
-# nothing else. A new turn is written with the session that holds it. A resumed one is claimed in the store
-# and read again after that, because its former process may have written up to that moment; it continues
-# with what is recorded of its last visit. A fork copies what it needs into a session of its own. The caller
-# makes the state, because it alone knows its class, and gets a ``DurableTurn`` that has not moved.
+# The three ways to a turn differ only in the source of its state and in how it takes its session. A new turn
+# is written with the session that holds it. A resumed one is claimed in the store and read again after that,
+# because its former process may have written up to that moment; it continues with the recording of its last
+# visit. A fork copies what it needs into its own session. The caller builds the state, because it alone knows
+# its class, and gets a ``DurableTurn`` that has not moved.
 
 
 EnterBehind = Callable[[Fence], Awaitable[Begun]]
-"""Takes the session of a turn that was there before, behind its fence."""
+"""Takes the session of an existing turn, inside its fence."""
 Continue = Callable[[Position, Session, EnterBehind], DurableTurn[Result]]
-"""Makes the turn that continues from a position in a session."""
+"""Builds the turn that continues from a position in a session."""
 
 
 @dataclass(frozen=True)
 class DurableTurns(Generic[Result]):
     """``tell`` receives lines for people; turns wait at the ``limiter`` until they may run; ``recorded``
-    reads what the journal has of an interrupted visit."""
+    reads the recording of an interrupted visit from the journal."""
 
     kind: TurnKind
     machine: Machine
@@ -373,14 +373,14 @@ class DurableTurns(Generic[Result]):
 
     @property
     def journal(self) -> Turns:
-        """What the turns of this store did: their moves, requests, snapshots and results."""
+        """The record of this store's turns: moves, requests, snapshots and results."""
         return Turns(self.store.database)
 
     def resume(
         self, session_or_turn_id: str, claim: Claim | None, continued: Continue[Result]
     ) -> DurableTurn[Result]:
-        """An unfinished turn, where it was when its process ended. Raises ``ConfigError`` when there is
-        nothing to resume, ``SessionBusy`` while another turn has the session."""
+        """Return an unfinished turn, at the point where its process ended. Raises ``ConfigError`` when there
+        is nothing to resume, ``SessionBusy`` while another turn has the session."""
         info = find_turn(self.store, session_or_turn_id).moved_by(self.kind.table.name)
         session = self.store.resumable(info, claim)
         position = position_of(self.store, info.id, recorded=self.recorded)
@@ -393,8 +393,8 @@ class DurableTurns(Generic[Result]):
     def fork(
         self, turn_id: str, at: int, edited: Callable[[Position], Position], continued: Continue[Result]
     ) -> DurableTurn[Result]:
-        """A new turn, in a session of its own, that begins where ``turn_id`` was after ``at`` moves, with the
-        changes that ``edited`` makes. The old turn stays as it is. Raises ``ConfigError``."""
+        """Return a new turn, in its own session, that begins where ``turn_id`` was after ``at`` moves, with
+        the changes made by ``edited``. The old turn stays unchanged. Raises ``ConfigError``."""
         self.journal.info(turn_id).moved_by(self.kind.table.name)
         position = edited(position_of(self.store, turn_id, at, recorded=self.recorded))
         session = self.store.new_session()
@@ -419,8 +419,8 @@ class DurableTurns(Generic[Result]):
         bugs: list[BaseException] | None = None,
         debug: bool = False,
     ) -> DurableTurn[Result]:
-        """Put one turn together. ``steps``: the moves that it has made already. ``bugs``: where those of this
-        process are added. ``debug``: the first of them is raised."""
+        """Assemble one turn. ``steps``: the moves that it has made already. ``bugs``: the list that collects
+        bugs in this process. ``debug``: raise the first of them."""
         watch = watcher(self.kind.table, state, self.watch, steps)
         runner = Runner(state, self.machine, self.kind.states, perform, log, watch, bugs)
         return DurableTurn(
@@ -429,10 +429,10 @@ class DurableTurns(Generic[Result]):
         )  # fmt: skip
 
     def steps_before(self, position: Position, seq: int) -> Sequence[Step]:
-        """The moves that a turn which continues from ``position`` has made."""
+        """Return the moves made before ``position`` by a turn that continues there."""
         return self.journal.steps(position.turn.id, 1, seq) if seq else []
 
 
 def new_turn_id(session: Session) -> str:
-    """An id for the next turn of a session."""
+    """Return an id for the next turn of a session."""
     return f"{session.id}-{uuid.uuid4().hex[:8]}"

@@ -1,5 +1,5 @@
-"""Which turns run now: ``TurnLimiter`` limits those that run at once in this process, first come, first
-served; ``MessageQueue`` decides what becomes of a message that arrives while a turn of the agent runs.
+"""Admission of turns: ``TurnLimiter`` limits the turns that run at once in this process, first come, first
+served; ``MessageQueue`` handles a message that arrives while a turn of the agent runs.
 """
 
 from __future__ import annotations
@@ -25,24 +25,24 @@ from fsm_agent.sessions.turn import DurableTurn
 from fsm_agent.settings import Poll, SecondMessage
 
 Place = Future[None]
-"""Done when its turn may run."""
+"""Done when the turn may run."""
 
 
 class _Queue:
-    """The turns that run in this process and those that wait, from any thread and event loop."""
+    """The running and waiting turns of this process, from any thread and event loop."""
 
     def __init__(self) -> None:
         self.reset()
 
     def reset(self) -> None:
-        """Start empty: in a fork of the process none of the turns runs."""
+        """Start empty: in a forked process none of the turns runs."""
         self._lock = threading.Lock()
         self._running = 0
         self._waiting: deque[tuple[int, Place]] = deque()
 
     def enter(self, most: int | None) -> Place:
-        """Take a place, or wait for one in the queue; ``leave`` gives it back in either case. With ``None``
-        the turn runs at once, and counts."""
+        """Enter the queue, and run at once if there is room; ``leave`` must follow in either case. With
+        ``None`` the turn runs at once, but still counts."""
         place = Place()
         with self._lock:
             if most is None:
@@ -53,7 +53,7 @@ class _Queue:
         return place
 
     def leave(self, place: Place) -> None:
-        """Give a place back, or leave the queue."""
+        """Free the slot, or leave the queue."""
         with self._lock:
             if not place.done():
                 self._drop(place)
@@ -62,7 +62,7 @@ class _Queue:
             self._admit_next()
 
     def refuse(self, place: Place, why: Exception) -> None:
-        """Turn away a turn that waits; one that runs stays."""
+        """Reject a waiting turn; a running one is not affected."""
         with self._lock:
             if not place.done():
                 self._drop(place)
@@ -70,7 +70,7 @@ class _Queue:
                 self._admit_next()
 
     def ahead(self, place: Place) -> tuple[int, int]:
-        """(turns that run, turns that wait ahead of this one)."""
+        """Return (running turns, turns that wait ahead of this one)."""
         with self._lock:
             waiting = [one for _, one in self._waiting]
             return self._running, waiting.index(place) if place in waiting else 0
@@ -79,7 +79,7 @@ class _Queue:
         self._waiting = deque(one for one in self._waiting if one[1] is not place)
 
     def _admit_next(self) -> None:
-        """No turn overtakes another, not even one that would find room."""
+        """Admit waiting turns in order: no turn overtakes another, not even one that would find room."""
         while self._waiting and self._running < self._waiting[0][0]:
             self._admit(self._waiting.popleft()[1])
 
@@ -94,7 +94,7 @@ if hasattr(os, "register_at_fork"):
 
 
 class TurnLimiter:
-    """The limit of one agent. ``most``: turns that may run at once in this process, ``None`` for any
+    """The limiter of one agent. ``most``: turns that may run at once in this process, ``None`` for any
     number."""
 
     def __init__(
@@ -106,9 +106,9 @@ class TurnLimiter:
 
     @contextlib.asynccontextmanager
     async def admitted(self) -> AsyncIterator[None]:
-        """Run the block when there is room. A wait is reported, and again at every heartbeat. A turn that is
-        interrupted while it waits runs at once, to end. Raises ``ConfigError`` when the agent is closed
-        meanwhile."""
+        """Run the block when there is room. Waiting is reported at once, and again at every heartbeat. A turn
+        that is interrupted while it waits runs at once, in order to end. Raises ``ConfigError`` when the
+        agent is closed meanwhile."""
         place, watch = _QUEUE.enter(self._most), Stopwatch(self._clock)
         try:
             if not place.done():
@@ -150,32 +150,29 @@ class TurnLimiter:
         self._callbacks.publish(StatusText(words))
 
     def close(self) -> None:
-        """Turn away all turns that wait."""
+        """Reject all waiting turns."""
         for place in list(self._waiting):
             why = "the agent was closed while a turn of it waited for its place"
             _QUEUE.refuse(place, ConfigError(why, self._most, "a larger max_turns_at_once, or closing later"))
 
 
-# How long a turn works, apart from the time in which nothing is done for it.
-
-
 # ----------------------------------------------------------------------------------------------------
-# ``MessageQueue``: what becomes of a message that arrives while another turn of the same agent runs.
+# ``MessageQueue``: handles a message that arrives while another turn of the same agent runs.
 
 
 Next = Callable[[TurnResult[Any]], DurableTurn[TurnResult[Any]] | None]
 
 
 class HandoffChain:
-    """A turn and those that follow it while each hands the conversation over: ``following`` returns the next
-    one for the result of one, ``None`` after the last. ``result`` is ``None`` until all have ended."""
+    """A turn and its successors by handoff: ``following`` returns the successor for the result of a turn,
+    ``None`` after the last. ``result`` is ``None`` until all have ended."""
 
     def __init__(self, turn: DurableTurn[TurnResult[Any]], following: Next) -> None:
         self.result: TurnResult[Any] | None = None
         self._turn, self._following = turn, following
 
     async def arun(self) -> TurnResult[Any]:
-        """Run all of them, and return the result of the last."""
+        """Run all turns, and return the result of the last."""
         turn: DurableTurn[TurnResult[Any]] | None = self._turn
         while turn is not None:
             result = await turn.arun()
@@ -185,8 +182,8 @@ class HandoffChain:
 
 
 class MessageQueue:
-    """Runs the turns of one agent in the order in which they were asked for, from any thread and event loop.
-    ``how`` is the setting ``interrupt.second_message``; without one nothing waits."""
+    """Runs the turns of one agent in order of arrival, from any thread and event loop. ``how`` is the setting
+    ``interrupt.second_message``; with ``None`` nothing waits."""
 
     def __init__(self, how: SecondMessage | None, inbox: TurnInbox) -> None:
         self._how, self._inbox = how, inbox
@@ -194,9 +191,9 @@ class MessageQueue:
         self._queue: deque[tuple[HandoffChain, Future[None]]] = deque()  # each with its end
 
     def run(self, turn: HandoffChain, message: Any) -> Coroutine[Any, Any, TurnResult[Any]]:
-        """Run the turn that ``message`` asks for when those before it have ended. A text that a running turn
-        reads as steering gets no turn of its own: the result is the running turn's. Raises ``SessionBusy``
-        when another process runs a turn on the session."""
+        """Run the turn for ``message`` when those before it have ended. A text that a running turn reads as
+        steering gets no turn of its own: the result is the running turn's. Raises ``SessionBusy`` when
+        another process runs a turn on the session."""
         return turn.arun() if self._how is None else self._run_in_line(turn, message)
 
     async def _run_in_line(self, turn: HandoffChain, message: Any) -> TurnResult[Any]:

@@ -1,6 +1,6 @@
 """The store of sessions and journals, in a SQLite file or in PostgreSQL: all sessions of one home, and how a
-turn takes hold of one, begins, is claimed by another process, and lets go. Nothing is lost, whatever ends the
-process.
+turn holds one, begins, is claimed by another process, and releases it. Nothing is lost, however the process
+ends.
 
 Which process may run a turn, and which turn may write to a session (``TurnClaims``)
 --------------------------------------------------------------------------------
@@ -10,37 +10,37 @@ Four columns decide, and each has one meaning:
   that claim at once one succeeds. Every write for a turn names the epoch of its attempt and is refused when
   the database has another one (``Fence.refuse``). This alone keeps two processes from writing one turn; no
   lock is held and no clock is compared.
-- ``turns.owner`` names the process that runs the turn. It is a hint about life, not a right to write. Each
-  process locks a file of its own (``Owners``; an advisory lock in PostgreSQL), and the system releases that
-  lock when the process dies. A claim without a rank succeeds only if the owner is gone. ``turns.rank`` is for
-  callers that hand out turns themselves, such as workers and Temporal: an attempt with a higher rank takes
-  the turn from an owner that lives, and one that comes late takes nothing.
+- ``turns.owner`` names the process that runs the turn. It is a hint about liveness, not a right to write.
+  Each process locks a file of its own (``Owners``; an advisory lock in PostgreSQL), and the system releases
+  that lock when the process dies. A claim without a rank succeeds only if the owner is gone. ``turns.rank``
+  is for callers that dispatch turns themselves, such as workers and Temporal: an attempt with a higher rank
+  takes the turn from a live owner, and a late attempt takes nothing.
 - ``sessions.holder`` names the turn that has the session, with its owner. It is set in the transaction that
   begins or enters the turn and cleared in the one that ends, suspends or leaves it. A second turn on the
   session gets ``SessionBusy`` while the owner of the first one lives.
 - ``sessions.revision`` counts the changes of a session: a turn began or ended, was given up or undone; the
   session was compacted or renamed. Work outside of a turn (an undo, a compaction) is written only if the
-  revision is the one that it read. The rows that a running turn appends do not count; they are behind its
-  epoch, and the number of the newest row tells a reader about them.
+  revision is the one that it read. The rows that a running turn appends do not count; its epoch protects
+  them, and readers detect them by the number of the newest row.
 
-*Claim first, then read.* Nothing read before the claim is believed, because the old owner may write until
+*Claim first, then read.* Nothing read before the claim is trusted, because the old owner may write until
 that moment. ``Store.begin`` gives up unfinished turns of dead processes, reads the session, holds it and
-writes the new turn in one transaction; ``enter`` puts aside what came after the last move, and reads. No copy
-of a session outlives a turn, so there is nothing to invalidate: ``StoredSessions`` keeps decoded rows by
+writes the new turn in one transaction; ``enter`` sets aside rows written after the last move, and reads. No
+copy of a session outlives a turn, so there is nothing to invalidate: ``StoredSessions`` keeps decoded rows by
 revision, version and newest number, and compares these three within the transaction.
 
-*Within one process* the owner is the same for all turns, so the lock on the file says nothing. ``Fences`` has
-the answer: a turn holds its session from its first step until it ends or is left, and a second turn is
-refused at once. A turn whose object was dropped holds nothing, because fences are referenced weakly, and the
-next turn of the session gives it up like that of a dead process. A turn that is between two steps may be
-resumed by another object; the claim raises the epoch, and the older object loses its fence.
+*Within one process* all turns have the same owner, so the file lock cannot separate them. ``Fences`` does: a
+turn holds its session from its first step until it ends or is left, and a second turn is refused at once. A
+turn whose object was dropped holds nothing, because fences are referenced weakly, and the next turn of the
+session gives it up like that of a dead process. A turn that is between two steps may be resumed by another
+object; the claim raises the epoch, and the older object loses its fence.
 
-*When a turn is lost* (its epoch changed), the step that is being made is cancelled, nothing more is written,
-and ``OwnershipLost`` is raised where the turn runs. Children go with their parent: claiming a turn by rank
-refuses the writes of all turns below it, those in the background excepted.
+*When a turn is lost* (its epoch changed), the current step is canceled, nothing more is written, and
+``OwnershipLost`` is raised where the turn runs. Children go with their parent: claiming a turn by rank
+refuses the writes of all turns below it, except background turns.
 
-What would break: a statement that writes for a turn without the fence; a read of the visit before the claim;
-letting go of a session without naming owner and epoch, which would free what a later attempt holds here.
+What would break this: a statement that writes for a turn without the fence; a read of the visit before the
+claim; a release of a session without owner and epoch, which would free what a later attempt holds here.
 (Why: decisions 30, 48, 49 and 103.)
 """
 
@@ -84,8 +84,8 @@ from fsm_agent.sessions.store.stored_sessions import StoredSessions
 __all__ = ["Begun", "Claim", "NewTurn", "Store", "store_for"]
 
 
-# No lock around compaction. A session admits one turn at a time, in the store, and a compaction outside a
-# turn holds the session like one. A separate lock would protect nothing more.
+# No lock around compaction. The store admits one turn per session at a time, and a compaction outside a turn
+# holds the session like one. A separate lock would protect nothing more.
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,16 +101,16 @@ class Claim:
 
 
 class TurnClaims(StoredSessions):
-    """The sessions of one home, and which process has a turn or a session. Raises ``StoreError`` when the
-    store cannot be used."""
+    """The sessions of one home, and the process that owns each turn or session. Raises ``StoreError`` when
+    the store cannot be used."""
 
     async def written(self, job: Job) -> Any:
-        """Run the job in the next transaction, and return its result once that is committed."""
+        """Run the job in the next transaction; return its result once that is committed."""
         return await asyncio.wrap_future(self.database.submit(job))
 
     async def written_for(self, fence: Fence, job: Job) -> Any:
-        """``written``, for a turn. Raises ``OwnershipLost``, and writes nothing, when another
-        process has it."""
+        """``written``, for a turn. Raises ``OwnershipLost``, and writes nothing, when another process owns
+        it."""
 
         def write(c: SqlConnection) -> Any:
             fence.refuse(c)
@@ -127,16 +127,16 @@ class TurnClaims(StoredSessions):
         digest: str = "",
         as_read: TurnInfo | None = None,
     ) -> Claim | None:
-        """Make ``owner``, by default this process, the only one whose writes of an unfinished turn are taken;
-        ``None`` when the turn has ended. To be called before anything of the turn is believed: its old owner
+        """Make ``owner``, by default this process, the only one that may write for an unfinished turn; return
+        ``None`` when the turn has ended. Claim before you trust anything read about the turn: its old owner
         may have written until now, and writes nothing from now on.
 
-        ``rank`` is from 1 and higher for each later attempt; one that is not higher than the last raises
-        ``OwnershipLost``; children that the old owner may still run are taken from it with their parent.
-        Without a rank the turn is claimed only when the process of its owner has ended, else ``SessionBusy``
-        is raised. ``digest`` of the table that this process has: ``ConfigError`` is raised for a turn of
-        another one, which stays as it is. ``as_read``: claim it only as it was then, else ``SessionBusy`` is
-        raised. Raises ``ConfigError`` for a turn that is not there."""
+        ``rank`` starts at 1 and increases with each attempt; one that is not higher than the last raises
+        ``OwnershipLost``. Children that the old owner may still run are taken from it, too. Without a
+        rank the turn is claimed only when its owner's process has ended; otherwise ``SessionBusy`` is raised.
+        ``digest``: that of this process's table; a turn of another table raises ``ConfigError`` and stays
+        unchanged. ``as_read``: raise ``SessionBusy`` unless the turn is unchanged since then. Raises
+        ``ConfigError`` for an unknown turn."""
         own = owner or self.owners.me
 
         def take(c: SqlConnection) -> Claim | None:
@@ -173,7 +173,7 @@ class TurnClaims(StoredSessions):
     def _seized(
         self, c: SqlConnection, turn_id: str, own: str, digest: str, as_read: TurnInfo | None
     ) -> bool:
-        """Claim a turn whose owner is gone; false when another was faster, or it cannot be claimed."""
+        """Claim a turn whose owner is gone; return false if it cannot be claimed, or has moved."""
         row = c.execute("SELECT session, owner, epoch, seq, ended FROM turns WHERE id = ?", (turn_id,))
         if (found := row.fetchone()) is None or found[4] is not None:
             return False
@@ -184,25 +184,25 @@ class TurnClaims(StoredSessions):
         return c.execute(_SEIZE, (own, turn_id, epoch, digest)).rowcount == 1
 
     def resumable(self, turn: TurnInfo, claim: Claim | None) -> Session:
-        """Return the session of a turn that is to be continued. Raises ``SessionBusy`` when a living process
-        runs the turn, unless it was claimed, and while another turn of this process has the session."""
+        """Return the session of a turn to resume. Raises ``SessionBusy`` when a living process runs the turn,
+        unless it was claimed, and while another turn of this process holds the session."""
         if claim is None:
             self.fences.refuse_if_held(turn.session, turn.id)
             self.refuse_if_run(turn)
         return self.session(turn.session)
 
     def watch(self, fence: Fence) -> None:
-        """Keep an eye on a turn that runs here from now on. One that was handed out may be handed out again
-        at any time, and no machine sees which processes live on the others that share a database."""
+        """Watch a turn that runs here from now on. A dispatched turn may be dispatched again at any time, and
+        no machine sees which processes live on the others that share a database."""
         owner, shared = self.owners.me, fence.handed_out or self.database.shared
         fence.alone = lambda: not shared and self.owners.seen(owner)
         self.fences.opened(fence)
 
     async def enter(self, session: Session, fence: Fence, version: int, newest: int) -> None:
-        """Keep the session for a turn that was claimed, and read it. Rows numbered above ``newest`` and
-        transcripts above ``version`` came after the turn's last move: they are put aside, because the visit
-        that wrote them is run again. Raises ``OwnershipLost``, and ``SessionBusy`` while another turn has
-        the session."""
+        """Hold the session for a claimed turn, and read it. Rows numbered above ``newest`` and transcripts
+        above ``version`` were written after the turn's last move: they are set aside, because the visit that
+        wrote them runs again. Raises ``OwnershipLost``, and ``SessionBusy`` while another turn has the
+        session."""
         at = self.now()
 
         def take(c: SqlConnection) -> None:
@@ -219,7 +219,7 @@ class TurnClaims(StoredSessions):
         session.owner = self.owners.me
 
     def _hold(self, c: SqlConnection, session: Session, holder: str, at: float) -> int:
-        """Give the session to ``holder`` if no live process has it; the revision then."""
+        """Lock the session for ``holder`` unless a live process holds it. Return the new revision."""
         sql = "SELECT holder, owner FROM sessions WHERE id = ? /* FOR UPDATE */"
         row = c.execute(sql, (session.id,)).fetchone()
         if row is None:
@@ -233,8 +233,8 @@ class TurnClaims(StoredSessions):
         return count_revision(c, session.id)
 
     async def hold_again(self, session: Session, fence: Fence) -> None:
-        """Continue a turn that was not moved for a while. Raises ``OwnershipLost`` when it was taken over,
-        ``JournalError`` when its session was changed."""
+        """Continue a turn that was paused. Raises ``OwnershipLost`` when it was taken over, ``JournalError``
+        when its session was changed."""
         believed = session.revision
 
         def take(c: SqlConnection) -> int:
@@ -249,12 +249,12 @@ class TurnClaims(StoredSessions):
         session.owner = self.owners.me
 
     def refuse_if_alive(self, session_id: str, turn_id: str, owner: str | None) -> None:
-        """Raise ``SessionBusy`` when a turn is run, in this process or in another one that lives."""
+        """Raise ``SessionBusy`` when this process or another live one runs the turn."""
         self.fences.refuse_if_run(session_id, turn_id)
         self.owners.refuse_if_alive(session_id, turn_id, owner)
 
     def refuse_if_run(self, turn: TurnInfo) -> None:
-        """Raise ``SessionBusy`` when a living process runs this turn."""
+        """Raise ``SessionBusy`` when a live process runs this turn."""
         if turn.owner is not None:
             self.owners.refuse_if_alive(turn.session, turn.id, turn.owner)
 
@@ -269,8 +269,8 @@ class TurnClaims(StoredSessions):
         await self.written_for(fence, free)
 
     def let_go(self, holder: str, epoch: int | None = None) -> None:
-        """Release what this process held for ``holder``, without waiting for the write. The claim of
-        another process on the same turn is kept, and so is one that a later ``epoch`` has in this process."""
+        """Release what this process holds for ``holder``, without waiting for the write. Keep another
+        process's claim on the same turn, and that of a later ``epoch`` in this process."""
         sql = """UPDATE sessions SET holder = NULL, owner = NULL WHERE holder = ? AND owner = ?
             AND (? IS NULL OR EXISTS (SELECT 1 FROM turns WHERE id = ? AND epoch = ?))"""
         values = (holder, self.owners.me, epoch, holder, epoch)
@@ -289,8 +289,7 @@ _SEIZE = (
 
 
 def _children(c: SqlConnection, turn_id: str) -> list[str]:
-    """The turns below this one that have not ended, those in the background apart: they are not waited
-    for."""
+    """Return the unfinished turns below this one, except background turns: no turn waits for them."""
     marks = ", ".join("?" * len(tree := turn_tree(c, turn_id)))
     rows = c.execute(
         f"SELECT id FROM turns WHERE id IN ({marks}) AND id != ? AND ended IS NULL"  # noqa: S608 - marks
@@ -301,21 +300,21 @@ def _children(c: SqlConnection, turn_id: str) -> list[str]:
 
 
 # ----------------------------------------------------------------------------------------------------
-# ``Store``: sessions and turns are read and written through it.
+# ``Store``: the interface for reading and writing sessions and turns.
 
 
 log = logging.getLogger(__name__)
 
 STORES: weakref.WeakValueDictionary[str, Store] = weakref.WeakValueDictionary()
-"""The store of each home in use, and of each database."""
+"""The store of each home and database in use."""
 LOCK = threading.Lock()
 """Held while ``STORES`` changes."""
 
 
 @dataclass(frozen=True, slots=True)
 class Begun:
-    """How a turn got its session: ``abandoned`` names a turn that was left unfinished in it and is given up
-    now; ``recording`` is what the journal had of a resumed turn's visit when it was claimed."""
+    """How a turn got its session: ``abandoned`` names an unfinished turn of the session that is given up now;
+    ``recording`` is the journal's record of a resumed turn's visit when it was claimed."""
 
     abandoned: str | None = None
     recording: Recording | None = None
@@ -323,9 +322,9 @@ class Begun:
 
 @dataclass(frozen=True, slots=True)
 class NewTurn:
-    """What is written of a turn when it begins, besides its snapshot. ``asked``: the words that name it in
-    lists; ``table_name`` and ``digest`` of the table that moves it; ``settings`` as JSON values; ``parent``:
-    the turn that delegated it; ``begins``: done in the same transaction, and may refuse it."""
+    """The stored fields of a new turn, besides its snapshot. ``asked``: the words that name it in lists;
+    ``table_name`` and ``digest`` of the table that moves it; ``settings`` as JSON values; ``parent``: the
+    turn that delegated it; ``begins``: a job in the same transaction, which may refuse the turn."""
 
     asked: str
     table_name: str
@@ -337,15 +336,15 @@ class NewTurn:
 
 @dataclass(frozen=True, slots=True)
 class _Late:
-    """What a failing store did not take of a turn, and the sessions that the turn was in."""
+    """The write of a turn that the store failed to take, and the turn's sessions."""
 
     job: Job
     line: tuple[str, ...]
 
 
 class Store(TurnClaims):
-    """The sessions of one home, and which turn has each of them. Raises ``StoreError`` when the file cannot
-    be used, and ``SessionBusy`` for a session that another turn holds."""
+    """The sessions of one home, and the turn that holds each of them. Raises ``StoreError`` when the file
+    cannot be used, and ``SessionBusy`` for a session that another turn holds."""
 
     def __init__(self, *given: Any, **named: Any) -> None:
         super().__init__(*given, **named)
@@ -359,10 +358,10 @@ class Store(TurnClaims):
         new: NewTurn,
         moved: Callable[[Session], None] = lambda session: None,
     ) -> Begun:
-        """Write a new turn and hold its session for it, all in one transaction: turns that were left
-        unfinished are given up, the session is read as it is now, and the turn begins in that. ``start``
-        gives the turn's snapshot then; before it, ``moved`` receives the session when that went on as another
-        one. Both are called in the writer's thread. Raises ``SessionBusy``."""
+        """Write a new turn and hold its session, in one transaction: give up unfinished turns, read the
+        current session, and begin the turn in it. ``start`` then returns the turn's snapshot; before it,
+        ``moved`` receives the session if that continues as another one. Both are called in the writer's
+        thread. Raises ``SessionBusy``."""
         await self._save_late(session.id)
         at = self.now()
 
@@ -425,9 +424,10 @@ class Store(TurnClaims):
         version: int,
         newest: int,
     ) -> None:
-        """Continue an unfinished turn of this process or another: ``claim`` it, unless that was done, and
-        ``enter`` its session. Raises ``ConfigError`` when it has ended, ``SessionBusy`` while its owner lives
-        and when it moved since ``turn`` was read, ``OwnershipLost`` when ``claim`` does not hold any more."""
+        """Continue an unfinished turn of this process or another: ``claim`` it unless it is claimed already,
+        and ``enter`` its session. Raises ``ConfigError`` when it has ended, ``SessionBusy`` while its owner
+        lives or when it moved since ``turn`` was read, ``OwnershipLost`` when ``claim`` is no longer
+        valid."""
         await self._save_late(session.id)
         fence.handed_out = claim is not None
         claim = claim or await self.claim(turn.id, as_read=turn)
@@ -441,16 +441,16 @@ class Store(TurnClaims):
         session.wire = self._rows.take_wire(session.id)
 
     def keep_for_later(self, line: Sequence[Session], job: Job | None) -> None:
-        """Keep what a failing store did not take of a turn that has ended, until the next turn of its session
-        saves it. ``line``: the sessions that the turn was in."""
+        """Keep the unwritten job of a turn that has ended, until the next turn of its session saves it.
+        ``line``: the sessions of the turn."""
         if job is None:
             return
         late = _Late(job, tuple(one.id for one in line))
         self._late |= dict.fromkeys(late.line, late)
 
     async def _save_late(self, session_id: str) -> None:
-        """Write what was kept for later, unless another process continued that turn, or went on without it.
-        Raises ``StoreError``, and loses nothing, when it fails still."""
+        """Write what was kept for later, unless another process continued that turn, or continued the session
+        without it. Raises ``StoreError``, and loses nothing, when the store still fails."""
         if (late := self._late.get(session_id)) is None:
             return
         try:
@@ -464,9 +464,9 @@ class Store(TurnClaims):
         self._late = {one: other for one, other in self._late.items() if other is not late}
 
     def _give_up(self, c: SqlConnection, session_id: str, at: float) -> str | None:
-        """Give up the turns of the session whose process is gone, and close what they left open in its
-        transcript; return the last of them. Jobs are done in order, so rows that a cancelled turn of this
-        process handed over, and did not wait for, are written before."""
+        """Give up the session's turns whose process is gone, and close what they left open in its transcript;
+        return the last of them. Jobs run in order, so rows that a canceled turn of this process submitted
+        without waiting are written before."""
         if not (found := self._open_turns(c, session_id)):
             return None
         close_out(c, session_id, found, at)
@@ -476,7 +476,7 @@ class Store(TurnClaims):
         return found[-1]
 
     def _open_turns(self, c: SqlConnection, session_id: str) -> list[str]:
-        """The turns of a session that have not ended. Raises ``SessionBusy`` when one of them is run."""
+        """Return the session's unfinished turns. Raises ``SessionBusy`` when one of them is running."""
         found = open_turns(c, session_id, to_write=True)
         for turn_id, owner in found:
             self.refuse_if_alive(session_id, turn_id, owner)
@@ -489,9 +489,9 @@ class Store(TurnClaims):
 
     @contextlib.asynccontextmanager
     async def held(self, session_id: str, holder: str) -> AsyncIterator[Session]:
-        """Keep turns off a conversation in the block, and give its newest session as it is stored. Turns that
-        were left unfinished stay so, but what their processes write is refused. Raises ``SessionBusy`` while
-        a turn of it is run anywhere."""
+        """Keep turns off a conversation in the block, and yield its newest session as it is stored.
+        Unfinished turns stay unfinished, but writes of their processes are refused. Raises ``SessionBusy``
+        while a turn of the session is running anywhere."""
         await self._save_late(session_id)
         session, fence, at = Session(session_id), Fence(holder), self.now()
 
@@ -510,8 +510,8 @@ class Store(TurnClaims):
             self.let_go(holder)
 
     async def save(self, session: Session) -> None:
-        """Write what was done to a session outside of a turn, into it and what it went on as. Raises
-        ``SessionBusy``, and writes nothing, when it is not as it was when it was held."""
+        """Write the changes made to a session and its successors outside of a turn. Raises ``SessionBusy``,
+        and writes nothing, when the session changed since it was held."""
         at, believed, line = self.now(), session.revision, list(session.onward())
         notes = [(one, one.unwritten) for one in line]
         for one in line:
@@ -531,14 +531,14 @@ class Store(TurnClaims):
             self.keep_rows(one)
 
     def close(self) -> None:
-        """Close the database; only for a store that is not used any more."""
+        """Close the database; call it only when the store is no longer used."""
         if "database" in self.__dict__:
             self.database.close()
 
 
 def store_for(home: Path | str, durability: Durability = "full", database_url: str | None = None) -> Store:
-    """Return the store of a home, in the file there or in a database elsewhere; agents of one process that
-    name the same share it, and with it their sessions."""
+    """Return the store of a home, in its file or in a database elsewhere. Agents of one process that name the
+    same store share it, and its sessions."""
     name = f"{home}\n{database_url or ''}"
     with LOCK:
         store = STORES.get(name)
@@ -549,7 +549,7 @@ def store_for(home: Path | str, durability: Durability = "full", database_url: s
 
 @atexit.register
 def _finish_writing() -> None:
-    """Lose nothing that was handed over when a program ends without closing its store."""
+    """Write submitted jobs when a program ends without closing its store."""
     for store in list(STORES.values()):
         if "database" in store.__dict__:
             store.database.finish()

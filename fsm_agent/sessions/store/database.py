@@ -1,11 +1,11 @@
-"""What a store of sessions is kept in: a SQLite file, or a database of PostgreSQL.
+"""The database of a session store: a SQLite file, or a PostgreSQL database.
 
-All that the store does goes through ``Database``; the tables are the same in both, and so is the SQL. One
-thread writes, and tasks wait for it.
+The store reaches it only through ``Database``; tables and SQL are the same for both. One thread writes, and
+tasks wait for it.
 """
 
-# What the turn waits for. A move, and the intent to run a tool or to ask a person, are on disk before the
-# turn continues. Replies go to the writer without waiting: later writes queue behind them, and losing one
+# Which writes a turn waits for: moves, and the intent to run a tool or to ask a person, are on disk before
+# the turn continues. Replies go to the writer without waiting: later writes queue behind them, and losing one
 # means asking a model again, running a pure tool again, or reporting an unknown outcome.
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ Refusal = Callable[[], Exception]
 
 
 class SqlCursor(Protocol):
-    """What came of a statement. Rows are tuples of texts, numbers and ``None``."""
+    """The result of a statement. Rows are tuples of strings, numbers and ``None``."""
 
     @property
     def rowcount(self) -> int:
@@ -46,23 +46,23 @@ class SqlCursor(Protocol):
         ...
 
     def fetchone(self) -> Any:
-        """Return the next row; ``None`` when there is no more."""
+        """Return the next row; ``None`` if there are no more."""
         ...
 
     def fetchall(self) -> list[Any]:
-        """Return all rows that are left."""
+        """Return all remaining rows."""
         ...
 
     def __iter__(self) -> Iterator[Any]:
-        """Yield the rows that are left."""
+        """Yield the remaining rows."""
         ...
 
 
 class SqlConnection(Protocol):
-    """Runs statements. A ``sqlite3.Connection`` is one as it is."""
+    """Runs statements. A ``sqlite3.Connection`` satisfies it."""
 
     def execute(self, sql: str, values: Values = (), /) -> SqlCursor:
-        """Run one statement with ``values`` in the places of its question marks or names."""
+        """Run one statement, with ``values`` for its placeholders (question marks or names)."""
         ...
 
     def executemany(self, sql: str, rows: Iterable[Any], /) -> SqlCursor:
@@ -71,22 +71,21 @@ class SqlConnection(Protocol):
 
 
 class Deferring(ABC):
-    """A connection that sends statements without waiting for what comes of them. It is no protocol: asking
-    for one takes longer than a statement of SQLite."""
+    """A connection that sends statements without waiting for their results. It is not a protocol, because
+    checking for one takes longer than a statement of SQLite."""
 
     @abstractmethod
     def expect(self, sql: str, values: Values, refusal: Refusal) -> None:
-        """Send a statement; unless exactly one row comes of it, the job raises ``refusal()``."""
+        """Send a statement; unless it yields exactly one row, the job raises ``refusal()``."""
 
     @abstractmethod
     def conflicts(self, make: Callable[[Exception], Exception]) -> AbstractContextManager[None]:
-        """Return a context; what contradicts a constraint in it makes the job raise ``make(error)``."""
+        """Return a context in which a constraint violation makes the job raise ``make(error)``."""
 
 
 def must(c: SqlConnection, sql: str, values: Values, refusal: Refusal) -> None:
-    """Run a statement of which exactly one row must come: read by a ``SELECT``, or written. Raises
-    ``refusal()`` otherwise, at once or before the transaction ends; nothing that the job did is stored
-    then."""
+    """Run a statement that must read (``SELECT``) or write exactly one row. Raises ``refusal()`` otherwise,
+    at once or before the transaction ends; nothing that the job did is stored then."""
     if isinstance(c, Deferring):
         c.expect(sql, values, refusal)
         return
@@ -98,7 +97,7 @@ def must(c: SqlConnection, sql: str, values: Values, refusal: Refusal) -> None:
 
 @contextmanager
 def conflicts(c: SqlConnection, make: Callable[[Exception], Exception]) -> Iterator[None]:
-    """What contradicts a constraint of the database in the block makes the job raise ``make(error)``."""
+    """Make the job raise ``make(error)`` if a statement in the block violates a constraint."""
     if isinstance(c, Deferring):
         with c.conflicts(make):
             yield
@@ -109,22 +108,22 @@ def conflicts(c: SqlConnection, make: Callable[[Exception], Exception]) -> Itera
         raise make(error) from error
 
 
-# Waiting in an event loop for what the writer's thread does: one wake-up of the loop for all that is done
+# Waiting in an event loop for the writer's thread, with one wake-up of the loop for all jobs that are done
 # when it looks.
 #
 # Waking a loop costs a system call in the writer's thread and two in the loop's. A commit of fifty turns
 # wakes their loop once.
 class CommitWaiter:
-    """Lets tasks of any number of event loops wait for futures of a thread. A loop that was closed
-    meanwhile is passed over."""
+    """Lets tasks of any number of event loops wait for futures of a thread. A loop that was closed meanwhile
+    is skipped."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._done: dict[asyncio.AbstractEventLoop, list[asyncio.Future[None]]] = {}
 
     async def wait(self, future: Future[Any]) -> None:
-        """Wait until ``future`` is done, however it ended. Who stops waiting does not stop what is waited
-        for."""
+        """Wait until ``future`` is done, whatever its outcome. Canceling the wait does not cancel
+        ``future``."""
         loop = asyncio.get_running_loop()
         waiter: asyncio.Future[None] = loop.create_future()
         future.add_done_callback(lambda done: self._note(loop, waiter))
@@ -154,22 +153,22 @@ class CommitWaiter:
 #
 # Commits are grouped: the jobs that wait when the writer is free share one transaction and one flush to
 # disk. A refused job does not affect the others. A job is reported as done only when it is in the database.
-# The database writes a group: ``sqlite_writer``, ``postgres.writer``. (Why: decision 62.)
+# The database writes a group: ``SqliteWriter``, ``PostgresWriter``. (Why: decision 62.)
 Job = Callable[[SqlConnection], Any]
 Waiting = tuple[Job, Future[Any], bool]
-"""A job, who waits for it, and whether it must be alone in its transaction."""
+"""A job, its future, and whether it needs a transaction of its own."""
 Finished = tuple[Future[Any], Any, Exception | None]
-"""Who waited for a job, its result, and what was wrong with it."""
+"""The future of a job, its result, and its error."""
 GROUP = 512
-"""Jobs of one commit at most."""
+"""Maximum number of jobs in one commit."""
 LATE = 0.02
 """Maximum delay in seconds of a job without a waiting caller, so that others can share its commit."""
 IDLE = 1.0
-"""Seconds without work after which the writer's thread ends, and its connection with it."""
+"""Idle seconds after which the writer's thread ends and closes its connection."""
 
 
 AT_EXIT = 5.0
-"""Seconds that a process which ends without closing its store waits for what was handed over."""
+"""Seconds that a process which ends without closing its store waits for submitted jobs."""
 
 
 class GroupWriter(ABC):
@@ -179,10 +178,10 @@ class GroupWriter(ABC):
     group, late = GROUP, LATE
 
     def __init__(self) -> None:
-        self._jobs: queue.SimpleQueue[Waiting | None] = queue.SimpleQueue()  # None: there is a delayed job
+        self._jobs: queue.SimpleQueue[Waiting | None] = queue.SimpleQueue()  # None: a job is delayed
         self._standing_back: deque[Waiting] = deque()
         self._since = 0.0
-        self._next: deque[Waiting] = deque()  # each of them alone, before anything that waits in the queue
+        self._next: deque[Waiting] = deque()  # each alone, before the queue
         self._in_job = False
         self._starting = threading.Lock()
         self._thread: threading.Thread | None = None
@@ -191,28 +190,27 @@ class GroupWriter(ABC):
 
     @abstractmethod
     def writer_connection(self) -> Any:
-        """Open what the writer's thread writes with: it can be rolled back and closed. Raises when the
+        """Open the connection of the writer's thread, which needs ``rollback`` and ``close``. Raises when the
         database must not be written to."""
 
     @abstractmethod
     def commit_group(self, connection: Any, group: list[Waiting]) -> bool:
-        """Run the jobs in one transaction, and tell everybody who waits. False when it was lost with all that
-        was done in it, and the connection is to be closed: the jobs are next then, each alone. Raises when it
-        cannot be begun, or the only job's cannot be committed."""
+        """Run the jobs in one transaction, and resolve their futures. Return false if the transaction was
+        lost with everything in it and the connection must be closed: the jobs run next, each alone. Raises
+        when the transaction cannot begin, or when that of a single job cannot be committed."""
 
     @abstractmethod
     def explained(self, error: BaseException) -> Exception:
-        """Return a ``StoreError`` of one line for what is the database's fault; other errors as they
-        are."""
+        """Return a ``StoreError`` of one line for a fault of the database; other errors unchanged."""
 
     def tidy(self, connection: Any) -> None:  # noqa: B027 - nothing, where nothing is to be done
-        """Called after each group, when everybody has been told."""
+        """Called after each group, when its futures are resolved."""
 
     def submit(self, job: Job, alone: bool = False, late: bool = False) -> Future[Any]:
-        """Run ``job`` in the next transaction; the future has its result once that is committed. Jobs are
-        done in the order given. ``late``: with the next one that is not, or after ``LATE`` seconds, or with
-        ``hurry``. ``alone``: in a transaction without others and without a savepoint. A full-text table that
-        was made and filled behind a savepoint, and is rolled back to it, keeps its rows in memory without
+        """Run ``job`` in the next transaction; the future has its result once that is committed. Jobs run in
+        the order given. ``late``: delay the job until the next one without ``late``, ``LATE`` seconds, or
+        ``hurry``. ``alone``: in a transaction without other jobs and without a savepoint. A full-text table
+        that is created and filled after a savepoint, and rolled back to it, keeps its rows in memory without
         tables to write them to: every commit with it would fail."""
         future: Future[Any] = Future()
         with self._starting:
@@ -238,12 +236,12 @@ class GroupWriter(ABC):
             self._jobs.put(self._standing_back.popleft())
 
     def write(self, job: Job) -> Any:
-        """Run ``job``, wait for its commit, and return its result. Raises what it raises, or
+        """Run ``job``, wait for its commit, and return its result. Raises the job's exception, or
         ``StoreError``."""
         return self.submit(job).result()
 
     def _write_on(self) -> None:
-        """Until nothing came for a while; the next job starts another thread."""
+        """Write until the queue stays empty for a while; the next job starts another thread."""
         connection: Any = None
         while True:
             group = self._group()
@@ -257,16 +255,16 @@ class GroupWriter(ABC):
                 _fail(group, self.explained(error))
                 whole = False
             if connection is not None and not whole:
-                with contextlib.suppress(Exception):  # it is not used any more
+                with contextlib.suppress(Exception):  # the connection is closed in any case
                     connection.rollback()
                 connection.close()
                 connection = None
-            del group  # what the jobs hold must not live until the next one comes
+            del group  # objects held by the jobs must not live until the next group
         if connection is not None:
             connection.close()
 
     def _group(self) -> list[Waiting]:
-        """What is waiting, at least one job; nothing when the thread is to end."""
+        """Wait for jobs; return at least one, or none when the thread must end."""
         if self._next:
             return [self._next.popleft()]
         first: Waiting | None = None
@@ -294,19 +292,19 @@ class GroupWriter(ABC):
         return group
 
     def finish(self) -> None:
-        """Write what was handed over, while the process ends; for at most ``AT_EXIT`` seconds."""
+        """Write submitted jobs while the process ends, for at most ``AT_EXIT`` seconds."""
         with self._starting:
             working = self._thread is not None and self._thread.is_alive()
         if working:
-            with contextlib.suppress(Exception):  # who waits for a job hears of its failure
+            with contextlib.suppress(Exception):  # each job's future carries its own failure
                 self.submit(lambda c: None).result(AT_EXIT)
 
     def _claim_jobs(self, group: list[Waiting]) -> list[Waiting]:
-        """The jobs of the group whose futures are not canceled."""
+        """Return the jobs of the group whose futures are not canceled."""
         return [one for one in group if one[1].running() or one[1].set_running_or_notify_cancel()]
 
     def _one_by_one(self, jobs: list[Waiting]) -> None:
-        """They are next, before everything that came after them."""
+        """Run these jobs next, each alone, before all that came later."""
         self._next.extendleft(reversed(jobs))
 
     def committing(self) -> None:  # noqa: B027 - nothing, unless a test wants it
@@ -325,7 +323,7 @@ def _fail(group: Sequence[Waiting], failure: Exception) -> None:
 
 
 def tell(done: Sequence[Finished]) -> None:
-    """Tell everybody who waits what came of their jobs."""
+    """Resolve the futures of finished jobs."""
     for future, result, problem in done:
         if problem is not None:
             future.set_exception(problem)
@@ -337,33 +335,33 @@ Durability = Literal["full", "normal"]
 
 
 class Database(GroupWriter):
-    """Where sessions are kept. Raises ``StoreError`` in one line when it cannot be used."""
+    """The database of a store. Raises ``StoreError`` in one line when it cannot be used."""
 
     closed = True
     shared = False
-    """Is it used by processes on several machines, which this one does not see?"""
+    """True if processes on several machines use it: this one cannot see whether they live."""
     path: Path | None
-    """The file, where it is one."""
+    """The file, if it is one."""
     name: str
-    """What it is called before people, without passwords."""
+    """Name for display, without passwords."""
 
     @abstractmethod
     def reading(self) -> AbstractContextManager[SqlConnection]:
-        """Lend the connection for reads, which sees all that was committed before. Raises ``StoreError``."""
+        """Lend the connection for reads, which sees everything committed before. Raises ``StoreError``."""
 
     @abstractmethod
     def snapshot(self) -> AbstractContextManager[SqlConnection]:
-        """Lend a connection of its own that sees all as it was at one moment, for who reads for long. Raises
+        """Lend a separate connection that sees one moment throughout, for long reads. Raises
         ``StoreError``."""
 
     def select(self, sql: str, *values: object) -> list[tuple[Any, ...]]:
-        """All rows of one statement, with ``values`` in the places of its question marks."""
+        """Return all rows of one statement, with ``values`` for its question marks."""
         with self.reading() as c:
             return c.execute(sql, values).fetchall()
 
     @abstractmethod
     def close(self) -> None:
-        """Finish what was submitted, and close. Safe to call twice."""
+        """Finish submitted jobs, and close. Safe to call twice."""
 
     def listen(self, heard: Callable[[str], None]) -> bool:
         """Call ``heard`` in another thread with the name of each table that received commands or answers,
@@ -371,13 +369,13 @@ class Database(GroupWriter):
         return False
 
     def numbers_given(self, c: SqlConnection) -> None:
-        """Rows were written with numbers of their own: those that come get higher ones."""
+        """Continue numbering above the highest number, after rows were written with explicit numbers."""
 
     @abstractmethod
     def size(self) -> int:
-        """Return how many bytes it takes."""
+        """Return the size in bytes."""
 
     @abstractmethod
     def rebuild(self) -> tuple[int, int]:
-        """Give room that is free back to the disk; the size in bytes before and after. Raises
+        """Give free space back to the disk; return the size in bytes before and after. Raises
         ``StoreError``."""

@@ -1,5 +1,5 @@
-"""What a person changes in a conversation: turns are taken back, and a turn is edited before it continues as
-a fork. No row is lost (SESS-12)."""
+"""Changes that a person makes to a conversation: undo turns, or edit a turn before it continues as a fork. No
+row is lost (SESS-12)."""
 
 from __future__ import annotations
 
@@ -34,15 +34,15 @@ from fsm_agent.sessions.store.rows import (
     write_notes,
 )
 
-# Taking turns back: the transcript is again what it was before them. (Why: decision 74.) Undo restores the
-# snapshot of the turn's start. Removing the last messages would be wrong after a compaction.
+# Undo: the transcript becomes what it was before the turns. (Why: decision 74.) It restores the snapshot of
+# the turn's start, because removing the last messages would be wrong after a compaction.
 
 
 @dataclass(frozen=True, slots=True)
 class Undone:
-    """What was undone: ``turns`` that were taken back, the newest first; ``asked``, the first words of the
-    oldest of them; ``rows``, the length of the transcript now; ``files``, what was put back, if that was
-    asked for and there was a checkpoint."""
+    """The result of an undo: ``turns``, those undone, newest first; ``asked``, the first words of the oldest
+    one; ``rows``, the length of the transcript now; ``files``, the restored files, if that was requested and
+    there was a checkpoint."""
 
     session: str
     turns: tuple[str, ...]
@@ -52,11 +52,11 @@ class Undone:
 
 
 async def undo(store: Store, session_id: str, turns: int = 1) -> Undone:
-    """Take back the last turns of a session, including an unfinished one. The effects of tools on the world
+    """Undo the last turns of a session, including an unfinished one. The effects of tools on the world
     remain.
 
-    Raises ``ConfigError`` when there are fewer turns, ``SessionBusy`` while a turn of the session is
-    running anywhere."""
+    Raises ``ConfigError`` when there are fewer turns, ``SessionBusy`` while a turn of the session is running
+    anywhere."""
     _last_turns(store, store.newest(session_id), turns)
     async with store.held(session_id, f"undo-{uuid.uuid4().hex[:8]}") as session:
         return await _take_back(store, session, turns)
@@ -94,8 +94,8 @@ async def _take_back(store: Store, session: Session, count: int) -> Undone:
 
 
 def _last_turns(store: Store, session: Session, count: int) -> list[TurnInfo]:
-    """The last turns of the session and of those that it continues after compactions, the newest first. Those
-    that one message led to, from agent to agent, are one."""
+    """Return the last turns of the session and its compaction chain, newest first. Turns linked by handoffs
+    of one message count as one."""
     with store.database.reading() as c:
         line = json.dumps(compaction_chain(c, session.id))
     among = "session IN (SELECT value FROM json_each(?)) AND undone IS NULL"
@@ -105,7 +105,7 @@ def _last_turns(store: Store, session: Session, count: int) -> list[TurnInfo]:
     ids = [str(turn_id) for (turn_id,) in found]
     firsts = [
         at for at, one in enumerate(ids) if at + 1 == len(ids) or not is_next_turn(one, ids[at + 1])
-    ]  # the others were begun by the turn before them, which handed the conversation over
+    ]  # the others are continuations of a handoff
     if not 0 < count <= len(firsts):
         raise ConfigError("this number of turns cannot be undone", count, f"1 to {len(firsts)}")
     turns = Turns(store.database)
@@ -113,8 +113,7 @@ def _last_turns(store: Store, session: Session, count: int) -> list[TurnInfo]:
 
 
 def _before(c: SqlConnection, turn_id: str, session: Session) -> tuple[list[Message], ContextMeter]:
-    """The transcript and its size before a turn was asked; for a forked turn, before the one that it was
-    forked from."""
+    """Return the transcript and its size before a turn was asked; for a forked turn, before its original."""
     while True:
         parent, forked_at, *start = c.execute(
             "SELECT parent, forked_at, start, start_crc FROM turns WHERE id = ?", (turn_id,)
@@ -129,8 +128,8 @@ def _before(c: SqlConnection, turn_id: str, session: Session) -> tuple[list[Mess
 
 
 def _as_rows(stored: Sequence[tuple[int, str]], session: Session, own: bool) -> list[Message]:
-    """Stored rows as those of the session: the same objects where it has them, by number, or by what they say
-    when they are those of another session."""
+    """Convert stored rows to rows of the session: reuse the session's objects, matched by number, or by
+    content if the rows belong to another session."""
     if own:
         live = {number: row for row, number in session.numbers.items()}
         rows = [live.get(number) or message_of(body) for number, body in stored]
@@ -147,20 +146,20 @@ def _as_rows(stored: Sequence[tuple[int, str]], session: Session, own: bool) -> 
 
 
 UNREADABLE = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError, RecursionError)
-"""What reading a value of another form raises."""
+"""Exceptions raised when a value has the wrong form."""
 
 
 def edit_position(position: Position, edit: Mapping[str, Any]) -> Position:
-    """Change ``position`` as a person asks, and return it. Raises ``ConfigError`` for a change that cannot
-    be made, with those that can.
+    """Apply a person's ``changes`` to ``position``, and return it. Raises ``ConfigError`` for a change that
+    cannot be made, naming those that can.
 
     ``counters``: {name: value}. ``fields``: {name of a stored field: JSON value}. ``messages``: the whole
-    transcript as rows, or {index: row, or None to take it out}. ``results``: {call id: text}, of calls
-    that are still to run or that are in the transcript. ``reply``: what the model says, as text or
-    {"text", "tool_calls": [{"name", "arguments"}]}; the turn must be in CallLLM. ``user_message``: other
-    words of the user. ``rerun_tools``: run the tools of this visit again instead of taking their recorded
-    results. ``recorded_replies``: take the recorded reply of the model in this visit, too, and all others.
-    What a turn has from its agent (``AGENT_FIELDS``) is in none of them.
+    transcript as rows, or {index: row, or None to remove it}. ``results``: {call id: text}, of calls that are
+    still to run or that are in the transcript. ``reply``: the model's reply, as text or {"text",
+    "tool_calls": [{"name", "arguments"}]}; the turn must be in CallLLM. ``user_message``: replaces the user's
+    message. ``rerun_tools``: run the tools of this visit again instead of taking their recorded results.
+    ``recorded_replies``: take the model's recorded reply in this visit, too, and all others. Fields that a
+    turn takes from its agent (``AGENT_FIELDS``) cannot be changed.
     """
     whole = bool(edit.get("recorded_replies"))
     position.recording = (
@@ -232,7 +231,7 @@ def _replace(
 
 
 def _edit_results(position: Position, value: Any) -> None:
-    """A call that is still to run is answered by hand; one that ran has its row changed."""
+    """Answer a pending call by hand; edit the row of one that ran."""
     places = {
         row.tool_call_id: index for index, (_, row) in enumerate(position.transcript) if row.role == "tool"
     }
@@ -326,4 +325,4 @@ _EDITORS: Mapping[str, Callable[[Position, Any], None]] = {
     "user_message": _edit_user, "rerun_tools": lambda position, value: None,
     "recorded_replies": lambda position, value: None,
 }  # fmt: skip
-"""``rerun_tools`` and ``recorded_replies`` are taken care of before the others."""
+"""``rerun_tools`` and ``recorded_replies`` are handled before the others."""

@@ -1,7 +1,7 @@
-"""A session or a turn as lines of JSON, with everything that is needed to show, fork or resume it elsewhere.
+"""A session or a turn as lines of JSON, with everything needed to show, fork or resume it elsewhere.
 
-A session brings the sessions that it continues and that continue it by compaction, those of its sub-agents,
-and what a fork was forked from. A turn brings its session as it was at its end.
+A session includes its predecessors and successors by compaction, the sessions of its sub-agents, and the
+original of a fork. A turn includes its session as it was at the end of the turn.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ FORMAT = 1
 
 
 def _encodable(text: str) -> str:
-    """Half a surrogate pair is no text that a database takes; inside of JSON values it is escaped."""
+    """Refuse half a surrogate pair: it is not valid text for a database. Inside JSON values it is escaped."""
     try:
         text.encode()
     except UnicodeEncodeError:
@@ -67,11 +67,11 @@ Change = Annotated[tuple[str, int, int], Field(strict=False)]
 """JSON has no tuples."""
 IDS = frozenset({"id", "session", "turn", "parent", "successor"})
 RENAMED = {"kind": "type", "class": "safety"}
-"""Columns whose fields are called otherwise: ``kind`` says what a line is, ``class`` is no name in Python."""
+"""Columns whose field has another name: ``kind`` is that of a line, ``class`` is a keyword of Python."""
 
 
 class ExportLine(BaseModel):
-    """One row of ``table``, read in its ``order``. Fields are named like columns, but for ``RENAMED``."""
+    """One row of ``table``, read in its ``order``. Fields are named like columns, except for ``RENAMED``."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
 
@@ -81,22 +81,22 @@ class ExportLine(BaseModel):
 
     @classmethod
     def columns(cls) -> dict[str, str]:
-        """Return the fields by their columns, in the order of the table."""
+        """Return {column: field}, in the order of the table."""
         fields = {field: column for column, field in RENAMED.items()}
         return {fields.get(name, name): name for name in cls.model_fields if name != "kind"}
 
     @classmethod
     def json_columns(cls) -> list[str]:
-        """Return those of the columns that hold JSON."""
+        """Return the columns that hold JSON."""
         return [column for column in cls.columns() if column in JSON_COLUMNS.get(cls.table, ())]
 
     @classmethod
     def stored_columns(cls) -> list[str]:
-        """Return ``columns`` and those with the checksums of JSON behind them."""
+        """Return ``columns``, followed by the checksum columns of JSON."""
         return [*cls.columns(), *map(checksum_of, cls.json_columns())]
 
     def values(self) -> Iterator[Any]:
-        """Yield the values in the order of ``stored_columns``, as a database takes them."""
+        """Yield the values in the order of ``stored_columns``, converted for the database."""
         checksums: list[int | None] = []
         for column, name in self.columns().items():
             value = getattr(self, name)
@@ -110,7 +110,7 @@ class ExportLine(BaseModel):
 
 
 class Header(ExportLine):
-    """The first line: the session or turn that was exported, and whether secrets are masked."""
+    """The first line: the exported session or turn, and whether secrets are masked."""
 
     kind: Literal["fsm-agent"] = "fsm-agent"
     format: Literal[1] = 1
@@ -120,14 +120,14 @@ class Header(ExportLine):
 
 
 class End(ExportLine):
-    """The last line: how many come before it, so that a file that was cut is noticed."""
+    """The last line: the number of lines before it, so that a truncated file is detected."""
 
     kind: Literal["end"] = "end"
     lines: Whole
 
 
 def _lines() -> Iterator[tuple[str, type[ExportLine]]]:
-    """The models of all kinds. A column that a later version of the schema added may be missing in a file."""
+    """Yield the models of all kinds. A column that a later schema version added may be missing in a file."""
     with contextlib.closing(sqlite3.connect(":memory:")) as c:
         first: dict[str, set[str]] = {}
         for statements in VERSIONS:
@@ -176,7 +176,7 @@ _TABLES: Mapping[str, tuple[str, str, frozenset[str], Mapping[str, Any]]] = {
     "effect": ("effects", "turn, seq, ordinal, place", frozenset(), {}),
     "usage": ("usage", "id", frozenset({"id"}), {"cost_status": Literal["estimated", "included", "unknown"]}),
 }  # fmt: skip
-"""By kind: table, order, columns that no file may bring, and the types that the schema does not say."""
+"""By kind: table, order, columns that no file may contain, and types that the schema does not express."""
 KINDS: Mapping[str, type[ExportLine]] = dict(_lines())
 """In the order in which they are written."""
 
@@ -184,12 +184,12 @@ KINDS: Mapping[str, type[ExportLine]] = dict(_lines())
 SECRET = re.compile(
     r"(?i)\A(x-)?(api[_-]?key|(access|refresh|auth|bearer)?[_-]?token|(client[_-]?)?secret|passw(or)?d|authorization)\Z"
 )
-"""Names under which JSON holds a secret."""
+"""JSON keys whose values are secrets."""
 
 
 @dataclass(slots=True)
 class _Chosen:
-    """``cuts``: sessions that are shown as they were at the end of a turn: version, and the numbers of its
+    """``cuts``: sessions shown as of the end of a turn: version, newest number, and the numbers of the
     transcript then."""
 
     sessions: set[str] = field(default_factory=set)
@@ -200,8 +200,8 @@ class _Chosen:
 def export_session(
     database: Database, session_id: str, *, raw: bool = False, secrets: Collection[str] = ()
 ) -> Iterator[str]:
-    """Yield the lines of a session, without their ends. With ``raw`` secrets are in them; else all that
-    looks like a key, and ``secrets``, is masked."""
+    """Yield the lines of a session, without line ends. Unless ``raw``, mask ``secrets`` and everything that
+    looks like a key."""
     chosen = _Chosen()
     with database.reading() as c:
         _whole(c, session_id, chosen)
@@ -211,8 +211,8 @@ def export_session(
 
 
 def export_sessions(database: Database, ids: Sequence[str]) -> Iterator[str]:
-    """Yield the lines of sessions that hang together with no others, secrets and all. The first gives the
-    file its name."""
+    """Yield the lines of sessions without links to any others, secrets included. The first session names the
+    export."""
     chosen = _Chosen(set(ids))
     with database.reading() as c:
         turns = "SELECT id FROM turns WHERE session IN (SELECT value FROM json_each(?))"
@@ -223,8 +223,8 @@ def export_sessions(database: Database, ids: Sequence[str]) -> Iterator[str]:
 def export_turn(
     database: Database, turn_id: str, *, raw: bool = False, secrets: Collection[str] = ()
 ) -> Iterator[str]:
-    """Yield the lines of one turn, and of those that it was forked from. Raises ``ConfigError`` for one
-    that is not there."""
+    """Yield the lines of one turn, and of the turns it was forked from. Raises ``ConfigError`` for an unknown
+    id."""
     chosen, turns = _Chosen(), Turns(database)
     wanted: str | None = turn_id
     while wanted is not None:
@@ -259,7 +259,7 @@ def _whole(c: SqlConnection, first: str, chosen: _Chosen) -> None:
 def _until(c: SqlConnection, turn: str, history: list[Any], chosen: _Chosen) -> None:
     session, version, _, newest = history
     chosen.turns.add(turn)
-    newest = max(newest, newest_number(c, session, turn))  # what Finalize wrote came after the last move
+    newest = max(newest, newest_number(c, session, turn))  # Finalize wrote after the last move
     chosen.cuts[session] = (
         version,
         newest,
@@ -274,7 +274,7 @@ def _export_lines(
     yield dumps(header.model_dump())
     written = 1
     ids = chosen.sessions | chosen.turns
-    with database.snapshot() as c:  # one picture of it all, whatever a running turn writes meanwhile
+    with database.snapshot() as c:  # one snapshot, whatever a running turn writes meanwhile
         for kind, fields in _all_fields(c, chosen):
             written += 1
             yield dumps({"kind": kind, **(fields if secrets is None else _mask(fields, secrets, ids))})
@@ -299,7 +299,7 @@ def _all_fields(c: SqlConnection, chosen: _Chosen) -> Iterator[tuple[str, dict[s
 
 
 def _rows(c: SqlConnection, line: type[ExportLine], query: str, ids: str) -> Iterator[dict[str, Any]]:
-    """The columns of each row by name, with JSON as what it is, and whole."""
+    """Yield the columns of each row by name, with JSON decoded and its shared parts inlined."""
     for row in c.execute(query, (ids,)):
         read = dict(zip(line.stored_columns(), row, strict=True))
         for column in line.json_columns():
@@ -312,7 +312,7 @@ def _rows(c: SqlConnection, line: type[ExportLine], query: str, ids: str) -> Ite
 
 
 def _fields(line: type[ExportLine], columns: dict[str, Any]) -> dict[str, Any]:
-    """The columns of a row as the fields of a line, with flags as what they are."""
+    """Convert the columns of a row to the fields of a line, with flags as booleans."""
     return {
         field: bool(columns[column]) if field == "active" else columns[column]
         for column, field in line.columns().items()
@@ -320,8 +320,7 @@ def _fields(line: type[ExportLine], columns: dict[str, Any]) -> dict[str, Any]:
 
 
 def _cut(fields: dict[str, Any], kind: str, chosen: _Chosen) -> dict[str, Any] | None:
-    """The fields with references only to what is exported; ``None`` for a row that came after the end of the
-    turn."""
+    """Remove references to anything not exported; ``None`` for a row written after the end of the turn."""
     if kind == "session":
         for name in ("parent", "successor"):
             fields[name] = fields[name] if fields[name] in chosen.sessions else None
@@ -358,10 +357,9 @@ def _mask(value: Any, secrets: Collection[str], ids: Collection[str]) -> Any:
 
 
 # ----------------------------------------------------------------------------------------------------
-# A conversation as training data: the ShareGPT form, with tools written as Hermes models read them
-# (SESS-14).
+# A conversation as training data: the ShareGPT form, with tools written as Hermes models read them.
 #
-# One object a conversation: ``conversations`` is a list of {"from": "system" | "human" | "gpt" | "tool",
+# One object per conversation: ``conversations`` is a list of {"from": "system" | "human" | "gpt" | "tool",
 # "value": text}. Reasoning is in ``<think>``, calls in ``<tool_call>``, results in ``<tool_response>``;
 # results of one round are one entry.
 
@@ -376,7 +374,7 @@ TOOLS = (
 def session_trajectory(
     database: Database, session_id: str, *, raw: bool = False, secrets: Collection[str] = ()
 ) -> dict[str, Any]:
-    """Return the transcript of a session as it is now. ``completed`` is that of its last turn."""
+    """Return the current transcript of a session. ``completed`` is that of its last turn."""
     with database.reading() as c:
         version, created, model = c.execute(
             "SELECT version, created, model FROM sessions WHERE id = ?", (session_id,)
@@ -394,7 +392,7 @@ def session_trajectory(
 def turn_trajectory(
     database: Database, turn_id: str, *, raw: bool = False, secrets: Collection[str] = ()
 ) -> dict[str, Any]:
-    """Return the transcript up to the end of one turn. Raises ``ConfigError`` for one that is not there."""
+    """Return the transcript up to the end of one turn. Raises ``ConfigError`` for an unknown id."""
     turns = Turns(database)
     info, told, result = turns.info(turn_id), turns.snapshot(turn_id), turns.result(turn_id) or {}
     session, version, length, newest = told["history"]
@@ -412,7 +410,7 @@ def turn_trajectory(
 
 
 def save_trajectory(database: Database, turn_id: str, path: Path) -> None:
-    """Append one turn, masked, to a file of trajectories."""
+    """Append one turn, masked, to a trajectory file."""
     line = dumps(turn_trajectory(database, turn_id))
     private_folder(path.parent)
     with open(path, "a", encoding="utf-8", opener=private_file) as file:
@@ -482,6 +480,6 @@ def _calls(row: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _join_entries(said: Iterable[tuple[str, str]]) -> Iterator[tuple[str, str]]:
-    """Entries of one speaker in a row as one."""
+    """Merge consecutive entries of one speaker."""
     for speaker, entries in itertools.groupby(said, key=lambda one: one[0]):
         yield speaker, "\n".join(text for _, text in entries)

@@ -1,8 +1,8 @@
-"""What keeps a process that lost a turn from doing anything more in it.
+"""Stops a process that lost a turn from doing anything more in it.
 
 A ``Fence`` belongs to one attempt at a turn. Every job that writes for the turn calls ``refuse`` first, in
-its own transaction; code that learns of a loss by other means calls ``lose``. Either way
-the step that is being made is cancelled, and raises ``OwnershipLost``. (Why: decision 103.)
+its own transaction; code that learns of a loss by other means calls ``lose``. Either way the current step is
+canceled, and raises ``OwnershipLost``. (Why: decision 103.)
 """
 
 from __future__ import annotations
@@ -33,10 +33,9 @@ def _never() -> bool:
 
 class Fence:
     """The right of this attempt to write for a turn, as long as the turn's epoch is ``epoch``. A context
-    manager around each step: within it a loss cancels the task that makes the step. ``why`` it was lost, in a
-    line, empty while it holds. ``handed_out``: a dispatcher decides which process runs the turn. ``alone``
-    says whether no other process can have claimed it, because its owner is seen to live. Safe to use from any
-    thread."""
+    manager around each step: a loss cancels the task inside it. ``why``: the reason for the loss in one line,
+    empty while the fence holds. ``handed_out``: a dispatcher decides which process runs the turn. ``alone``
+    returns true if no other process can have claimed it, because its owner is known to live. Thread-safe."""
 
     def __init__(self, turn_id: str, epoch: int = 1) -> None:
         self.turn_id, self.epoch = turn_id, epoch
@@ -48,8 +47,8 @@ class Fence:
         self._cancelled = False
 
     def refuse(self, connection: SqlConnection) -> None:
-        """Raise ``OwnershipLost`` when the turn has ended, or was claimed under a later epoch. To be called
-        first in every transaction that writes for the turn."""
+        """Raise ``OwnershipLost`` when the turn has ended, or was claimed under a later epoch. Every
+        transaction that writes for the turn calls this first."""
         sql = "SELECT 1 FROM turns WHERE id = ? AND epoch = ? AND ended IS NULL /* FOR UPDATE */"
         must(connection, sql, (self.turn_id, self.epoch), self._ownership_error)
         self.check()
@@ -66,16 +65,16 @@ class Fence:
 
     @property
     def moving(self) -> bool:
-        """Say whether a step is being made."""
+        """True while a step runs."""
         return self._step is not None
 
     @property
     def lost(self) -> bool:
-        """Say whether the turn is known to be lost."""
+        """True if the turn is known to be lost."""
         return bool(self.why)
 
     def lose(self, why: str) -> None:
-        """Stop: another attempt has the turn. ``why`` is the line that the caller sees."""
+        """Stop: another attempt owns the turn. ``why``: the line shown to the caller."""
         with self._lock:
             if self.why:
                 return
@@ -107,12 +106,12 @@ class Fence:
             cancelled, self._cancelled = self._cancelled, False
         if not cancelled or step is None:
             return
-        if step[1].uncancel() == 0:  # else the caller was cancelled as well
+        if step[1].uncancel() == 0:  # else the caller was canceled as well
             raise OwnershipLost(self.why) from None
 
 
 NO_TURN = Fence("")
-"""Where something is done outside of a turn; nothing is written behind it."""
+"""The fence of work outside of a turn; nothing is written under it."""
 
 
 def _busy(session_id: str, turn_id: str) -> SessionBusy:
@@ -122,8 +121,8 @@ def _busy(session_id: str, turn_id: str) -> SessionBusy:
 
 
 class Fences:
-    """The fences of the turns that run in this process, by their ids: one of each turn, the newest; and by
-    session those that are held now, so that of two turns of this process only one works on a session."""
+    """The fences of the turns that run in this process: by turn id, the newest of each; and by session, those
+    held now, so that only one turn of this process works on a session."""
 
     def __init__(self) -> None:
         self._fences: weakref.WeakValueDictionary[str, Fence] = weakref.WeakValueDictionary()
@@ -131,23 +130,22 @@ class Fences:
         self._lock = threading.Lock()
 
     def hold(self, fence: Fence, session_id: str) -> None:
-        """Keep other turns of this process off a session, until ``release``. Raises ``SessionBusy`` when
-        another turn has it; an attempt between two steps may be replaced by a new attempt at the same
-        turn."""
+        """Keep other turns of this process off a session until ``release``. Raises ``SessionBusy`` when
+        another turn has it; a new attempt at the same turn may replace one that is between two steps."""
         with self._lock:
             self._refuse_if_held(session_id, fence)
             if not fence.session:
                 fence.session, self._held[session_id] = session_id, fence
 
     def release(self, fence: Fence) -> None:
-        """Let other turns of this process have the session."""
+        """Make the session available to other turns of this process."""
         with self._lock:
             if self._held.get(fence.session) is fence:
                 del self._held[fence.session]
             fence.session = ""
 
     def release_turn(self, turn_id: str, epoch: int | None) -> None:
-        """``release`` the attempts at a turn, or the one of this epoch."""
+        """``release`` all attempts at a turn, or the one with this epoch."""
         for fence in list(self._held.values()):
             if fence.turn_id == turn_id and epoch in (None, fence.epoch):
                 self.release(fence)
@@ -171,26 +169,26 @@ class Fences:
                 raise _busy(session_id, turn_id)
 
     def opened(self, fence: Fence) -> None:
-        """Keep an eye on this attempt. An earlier one at the same turn has lost it."""
+        """Watch this attempt. An earlier attempt at the same turn is lost."""
         with self._lock:
             before, self._fences[fence.turn_id] = self._fences.get(fence.turn_id), fence
         if before is not None and before is not fence:
             before.lose(f"turn {fence.turn_id} was taken over in this process; this one stops here")
 
     def claimed(self, turn_id: str, epoch: int, where: str = "by another process") -> None:
-        """The turn has this epoch now: an earlier attempt at it in this process has lost it."""
+        """Record a turn's new epoch: an earlier attempt at it in this process is lost."""
         with self._lock:
             fence = self._fences.get(turn_id)
         if fence is not None and fence.epoch < epoch:
             fence.lose(f"turn {turn_id} was taken over {where}; this one stops here")
 
     def get(self, turn_id: str) -> Fence:
-        """Return the fence of a turn that runs here; of any other, one that nothing passes."""
+        """Return the fence of a turn that runs here; for any other turn, one that refuses every write."""
         with self._lock:
             return self._fences.get(turn_id) or Fence(turn_id, 0)
 
     def look(self, connection: Any) -> None:
-        """Compare all of them with what is stored: a turn that has a later epoch there is lost."""
+        """Compare all fences with the stored epochs: a turn with a later epoch is lost."""
         with self._lock:
             turns = json.dumps(list(self._fences))
         sql = "SELECT id, epoch FROM turns WHERE id IN (SELECT value FROM json_each(?))"
@@ -201,9 +199,9 @@ class Fences:
 # ----------------------------------------------------------------------------------------------------
 # Which process owns a turn, and whether it still lives.
 #
-# Each process that runs turns locks a file of its own beside the database for as long as it lives. The
-# system releases the lock when the process dies for any reason, so liveness never depends on process
-# numbers or times. (Why: decision 30.)
+# Each process that runs turns locks a file of its own beside the database for its whole life. The system
+# releases the lock when the process dies for any reason, so liveness never depends on process numbers or
+# times. (Why: decision 30.)
 
 
 FOLDER = "owners"
@@ -219,9 +217,9 @@ class Owners:
 
     @property
     def me(self) -> str:
-        """The name of this process in the database; made, together with its lock, when it is first asked
-        for, and another one when the file was removed: what runs under the old name may be taken over,
-        what begins now is seen to live."""
+        """The name of this process in the database, created with its lock on first use. If the file was
+        removed, a new name is created: turns under the old name may be taken over, new ones count as
+        alive."""
         with self._lock:
             if not self._me or self._pid != os.getpid() or not self._file(self._me).exists():
                 self._me, self._pid = uuid.uuid4().hex[:12], os.getpid()
@@ -230,8 +228,8 @@ class Owners:
             return self._me
 
     def seen(self, owner: str) -> bool:
-        """Say whether ``owner`` is this process and is seen to live, so that no process takes over what it
-        runs."""
+        """Return whether ``owner`` is this process and its file exists, so that no process takes over its
+        turns."""
         with self._lock:
             return owner == self._me and self._pid == os.getpid() and self._file(owner).exists()
 
@@ -244,7 +242,7 @@ class Owners:
         return handle
 
     def alive(self, owner: str | None) -> dict[str, Any] | None:
-        """Return who the owner is (pid, host, since in seconds), or ``None`` when its process is gone."""
+        """Return the owner's process (pid, host, since in seconds), or ``None`` when it is gone."""
         if not owner:
             return None
         if owner == self._me and self._pid == os.getpid():
@@ -264,9 +262,9 @@ class Owners:
         return None
 
     def refuse_if_alive(self, session_id: str, holder: str, owner: str | None) -> None:
-        """Raise ``SessionBusy`` when another process that lives runs the turn ``holder`` of the session."""
+        """Raise ``SessionBusy`` when another live process runs the turn ``holder`` of the session."""
         if owner == self.me:
-            return  # ours, and held by no turn of this process: it was dropped
+            return  # ours, but no turn of this process holds it: it was dropped
         if (who := self.alive(owner)) is not None:
             since = time.strftime("%H:%M:%S", time.localtime(who["since"]))
             raise SessionBusy(
@@ -286,7 +284,7 @@ class Owners:
 
 
 def _release_lock(file: Path, handle: int, pid: int) -> None:
-    """The owner does not need its lock any more; a forked child leaves its parent's alone."""
+    """Release the lock when the owner no longer needs it; a forked child leaves its parent's alone."""
     if pid == os.getpid():
         with contextlib.suppress(OSError):
             file.unlink()

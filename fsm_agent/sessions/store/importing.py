@@ -1,5 +1,5 @@
-"""Filling a store: with what ``export`` wrote, or with a whole other store. Everything is checked, and all of
-it is stored or none."""
+"""Fills a store from an export, or from a whole other store. Everything is checked, and stored completely or
+not at all."""
 
 from __future__ import annotations
 
@@ -25,34 +25,34 @@ from fsm_agent.sessions.store.stored_sessions import free_title
 from fsm_agent.support.texts import parse_json
 
 # A turn from a file is untrusted. A copy of an unfinished turn is abandoned on import, so that nothing
-# happens twice. A resumed turn's stored address is believed only on loopback.
+# happens twice. The stored address of a resumed turn is trusted only if it is loopback.
 
 
 # ----------------------------------------------------------------------------------------------------
-# Is this a whole and sound export? Every line by itself, then all of them together.
+# Checks an export: every line alone, then all of them together.
 
 
 L = TypeVar("L", bound=ExportLine)
 
 
 MAX_LINE = 100_000_000
-"""Characters of one line; no message and no turn is as long. Readers need not read more of one."""
+"""Maximum characters of one line; no message or turn is as long. Readers may stop there."""
 
 
 class _BadLine(Exception):
-    """Why a line is not taken."""
+    """The reason why a line is refused."""
 
 
 @dataclass(slots=True)
 class ExportedLines:
-    """What was read: the header, and by kind each line with its number."""
+    """A parsed export: the header, and by kind each line with its number."""
 
     header: Header
     of: dict[str, list[tuple[int, Any]]] = field(default_factory=lambda: {kind: [] for kind in KINDS})
 
 
 def read_lines(lines: Iterable[str], name: str) -> ExportedLines:
-    """Return all lines of a file called ``name``. Raises ``ConfigError`` that names the first bad one."""
+    """Return all lines of the file ``name``. Raises ``ConfigError`` that names the first bad line."""
     file: ExportedLines | None = None
     number, ended = 0, False
     try:
@@ -118,7 +118,7 @@ def _check_line(kind: type[L], said: Mapping[str, Any]) -> L:
 
 
 def _problems(file: ExportedLines) -> Iterator[tuple[int, str]]:
-    """What is wrong between the lines, with the number of the line that shows it."""
+    """Yield inconsistencies between the lines, each with the number of the line that shows it."""
     sessions = {line.id for _, line in file.of["session"]}
     turns = {line.id: line for _, line in file.of["turn"]}
     yield from _unknown(file, sessions, turns)
@@ -179,7 +179,7 @@ def _circles(file: ExportedLines) -> Iterator[tuple[int, str]]:
 
 
 def _unreadable(file: ExportedLines) -> Iterator[tuple[int, str]]:
-    """Values that only look like what they should be."""
+    """Yield values that have the right type but cannot be decoded."""
     for number, message in file.of["message"]:
         if (problem := _problem(Message.from_dict, message.body)) or message.body["role"] != message.role:
             yield number, problem or "role is not that of the body"
@@ -190,8 +190,8 @@ def _unreadable(file: ExportedLines) -> Iterator[tuple[int, str]]:
 
 
 def _parts_elsewhere(file: ExportedLines) -> Iterator[tuple[int, str]]:
-    """A file has everything in it: what it said of parts elsewhere would be taken from the store it comes
-    into."""
+    """Refuse references to shared content: an export is complete, and a reference would take content from the
+    store it is imported into."""
     for kind, names in (("turn", IN_PARTS["turns"]), ("move", IN_PARTS["transitions"])):
         for number, line in file.of[kind]:
             for name in names:
@@ -252,9 +252,8 @@ def _misplaced_line(snapshot: Mapping[str, Any], turn: str, sessions: set[str]) 
 
 @dataclass(frozen=True, slots=True)
 class Imported:
-    """What was imported. ``id`` is the session or turn that was exported, as it is called here;
-    ``copied``: it was there already, so everything got new ids. ``unfinished``: turns that can be resumed
-    here."""
+    """The result of an import. ``id``: the exported session or turn, by its id in this store; ``copied``: it
+    existed already, so everything got new ids. ``unfinished``: turns that can be resumed here."""
 
     of: str
     id: str
@@ -266,10 +265,10 @@ class Imported:
 
 
 def import_lines(store: Store, lines: Iterable[str], name: str = "the file") -> Imported:
-    """Store what the lines describe. Sessions and turns whose ids are here already get new ones, all of the
-    file together; an unfinished turn among them is given up then, because the one that is here may still be
-    resumed, and nothing must be done twice. All turns are marked as imported, for good: see
-    ``fsm_agent.sessions.store.rewind``. Raises ``ConfigError`` that names the first bad line."""
+    """Store the exported lines. If any session or turn id exists already, the whole file gets new ids, and
+    its unfinished turns are given up, because the originals may still be resumed and nothing must happen
+    twice. All turns stay marked as imported: see ``fsm_agent.sessions.store.rewind``. Raises ``ConfigError``
+    that names the first bad line."""
     file = read_lines(lines, name)
 
     def write(c: SqlConnection) -> Imported:
@@ -280,7 +279,7 @@ def import_lines(store: Store, lines: Iterable[str], name: str = "the file") -> 
 
 
 def _new_ids(c: SqlConnection, file: ExportedLines) -> dict[str, str]:
-    """New ids for all when one of them is here already; else none."""
+    """Return new ids for all sessions and turns if one of them exists already; otherwise none."""
     sessions, turns = [line.id for _, line in file.of["session"]], [line for _, line in file.of["turn"]]
     here = c.execute(
         "SELECT 1 FROM json_each(?) WHERE value IN (SELECT id FROM sessions) OR value IN (SELECT id FROM"
@@ -330,23 +329,23 @@ def _rename_value(value: Any, ids: Mapping[str, str]) -> Any:
 
 
 # ----------------------------------------------------------------------------------------------------
-# A whole store into another one: from a file into PostgreSQL, or back.
+# Copies a whole store into another one: from a file into PostgreSQL, or back.
 #
-# All of it is one transaction of the target, and what was written is read back and compared before the
-# commit: a copy is there whole, or not at all.
+# The copy is one transaction of the target, and all rows are read back and compared before the commit: a copy
+# is complete, or nothing is copied.
 
 
 AT_ONCE = 500
-"""Rows that are read and written together."""
+"""Rows read and written per batch."""
 LEFT_OUT = frozenset({"marks"})
-"""Tables that say how far an index of the sessions has come: it is rebuilt."""
+"""Tables with the progress of an index of the sessions: the index is rebuilt."""
 IN_ORDER = frozenset({"sessions", "turns"})
-"""Tables whose rows are numbered in the order in which they were written, beside their keys."""
+"""Tables whose rows are also numbered in the order of writing (``rowid``)."""
 Progress = Callable[[str, int, int], None]
 
 
 class Copied(NamedTuple):
-    """How many rows of each table were copied, and a digest of all of them."""
+    """The number of rows copied from each table, and a digest of all of them."""
 
     rows: dict[str, int]
     digest: str
@@ -359,10 +358,10 @@ def copy_store(
     *,
     at_rest: bool = True,
 ) -> Copied:
-    """Copy all sessions into an empty database. ``progress`` is called with a table, the rows that were
-    copied of it, and how many there are. ``at_rest``: no turn may be running, because both stores would
+    """Copy all sessions into an empty database. ``progress`` is called with a table, the number of rows
+    copied from it, and their total. ``at_rest``: refuse while a turn is running, because both stores would
     continue it. Raises ``ConfigError`` when the target has sessions, or for a running turn, and
-    ``StoreError`` when what is read back is not what was written; nothing is copied then."""
+    ``StoreError`` when the rows read back differ from those written; nothing is copied then."""
     with source.database.snapshot() as there:
         if at_rest:
             _refuse_if_run(source, there)
@@ -411,7 +410,7 @@ def _refuse_if_used(c: SqlConnection, target: Database) -> None:
 def _copying(
     there: SqlConnection, c: SqlConnection, table: str, total: int, progress: Progress
 ) -> Iterator[Sequence[Any]]:
-    """Write the rows of one table, and yield each as it was read."""
+    """Write the rows of one table, and yield each as read from the source."""
     columns, _ = tables()[table]
     insert = f"INSERT INTO {table} ({', '.join(columns)}) VALUES ({', '.join('?' * len(columns))})"  # noqa: S608 - ours
     waiting: list[Sequence[Any]] = []
@@ -429,7 +428,7 @@ def _copying(
 
 
 def _all_rows(c: SqlConnection, table: str) -> Iterator[Sequence[Any]]:
-    """All rows of a table in order, a piece at a time."""
+    """Yield all rows of a table in order, read in batches."""
     columns, key = tables()[table]
     key = ("rowid",) if table in IN_ORDER else key
     names = ", ".join((*key, *columns))
@@ -446,7 +445,7 @@ def _all_rows(c: SqlConnection, table: str) -> Iterator[Sequence[Any]]:
 
 
 def _digest(rows: Iterator[Sequence[Any]]) -> str:
-    """Of what both databases can hold: PostgreSQL has no NUL."""
+    """Hash rows as both databases can hold them: PostgreSQL does not store NUL."""
     made = hashlib.sha256()
     for row in rows:
         made.update(repr(tuple(row)).replace("\\x00", "\N{REPLACEMENT CHARACTER}").encode())

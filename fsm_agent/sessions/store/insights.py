@@ -1,7 +1,7 @@
-"""What the turns of the last days did, what it took, and what it cost (USE-04). All of it is counted by the
-database.
+"""Statistics of the turns of the last days: what they did, the time they took, and their cost (USE-04). The
+database computes all of it.
 
-A turn counts with the day it began on; tokens with the moment they came in. A forked turn counts with its own
+A turn counts on the day it began; tokens count when they were reported. A forked turn counts with its own
 moves only."""
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ from fsm_agent.sessions.store.reports import AT_WORK, SUMS, WAITED, UsageTotals
 DAY = 86_400
 """Seconds."""
 TOP = 5
-"""Sessions that are named."""
+"""Number of sessions listed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Overview:
-    """``turns`` = completed + failed + partial + interrupted + unfinished. ``seconds`` from a turn's
-    beginning to its end, all together; ``undone`` turns were taken back by their users, and count; ``forks``
-    and ``children`` (delegated turns) are among all.
+    """``turns`` = completed + failed + partial + interrupted + unfinished. ``seconds``: the sum of all turns'
+    durations, from beginning to end; ``undone`` turns were undone by their users, but count; ``turns``
+    includes ``forks`` and ``children`` (delegated turns).
 
     Of ``seconds``, turns spent ``work`` in their states, waited ``people`` seconds for answers, in a state or
-    suspended, and ``later`` seconds for results and times. The rest is ``idle``: paused between moves, or no
+    suspended, and ``later`` seconds for results and timers. The rest is ``idle``: paused between moves, or no
     process ran the turn. A pause within a state counts as work."""
 
     sessions: int
@@ -50,13 +50,13 @@ class Overview:
 
     @property
     def idle(self) -> float:
-        """Seconds in which a turn was neither at work nor waited for anything."""
+        """Seconds in which turns neither worked nor waited for anything."""
         return max(0.0, self.seconds - self.work - self.people - self.later)
 
 
 @dataclass(frozen=True, slots=True)
 class Exit:
-    """How many turns ended for one exit reason."""
+    """The number of turns that ended for one exit reason."""
 
     exit: str
     outcome: str
@@ -65,8 +65,8 @@ class Exit:
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """Seconds at work in a state, all visits together, and in the longest one; ``people``: seconds more, in
-    which it waited for answers of people."""
+    """``seconds`` of work in a state over all visits, and in the ``longest`` one; ``people``: additional
+    seconds of waiting for people's answers."""
 
     state: str
     visits: int
@@ -89,8 +89,8 @@ class RecoveryCount:
 
 @dataclass(frozen=True, slots=True)
 class RowCost:
-    """What the requests of visits took that ended with this row of the table: replies that were cut, for
-    instance, or those that called tools."""
+    """The usage of requests made in visits that ended with this row of the table: replies that were cut off,
+    for instance, or those that called tools."""
 
     row: str
     spent: UsageTotals
@@ -98,9 +98,9 @@ class RowCost:
 
 @dataclass(frozen=True, slots=True)
 class Day:
-    """What began on one day, local time: ``turns``, those ``completed`` and ``failed`` among them, and the
-    ``seconds`` from their beginning to their end, all together. ``requests``, ``tokens`` and ``cost`` (US
-    dollars, ``None``: unknown) count with the moment they came in."""
+    """Turns that began on one day, local time: ``turns``, those ``completed`` and ``failed`` among them, and
+    the sum of their ``seconds`` from beginning to end. ``requests``, ``tokens`` and ``cost`` (US dollars,
+    ``None``: unknown) count when they were reported."""
 
     date: str
     turns: int
@@ -114,7 +114,7 @@ class Day:
 
 @dataclass(frozen=True, slots=True)
 class Compactions:
-    """Of ended turns. ``without_model``: the summary was made without one. Tokens are estimates."""
+    """Compactions of ended turns. ``without_model``: the summary used no model. Tokens are estimates."""
 
     count: int
     forced: int
@@ -126,7 +126,7 @@ class Compactions:
 
 @dataclass(frozen=True, slots=True)
 class Model:
-    """What was spent on one model for one purpose (``turn``, ``summary`` …)."""
+    """Usage of one model for one purpose (``turn``, ``summary`` …)."""
 
     provider: str
     model: str
@@ -136,8 +136,8 @@ class Model:
 
 @dataclass(frozen=True, slots=True)
 class ToolUse:
-    """``unknown``: calls with an unknown effect. ``seconds`` is the mean of a call, ``None`` when none has
-    ended."""
+    """``unknown``: calls with an unknown effect. ``seconds``: the mean duration of a call, ``None`` if none
+    has ended."""
 
     name: str
     calls: int
@@ -149,7 +149,7 @@ class ToolUse:
 
 @dataclass(frozen=True, slots=True)
 class SessionUse:
-    """What one session took in these days."""
+    """Usage of one session in this period."""
 
     id: str
     title: str
@@ -159,7 +159,7 @@ class SessionUse:
 
 @dataclass(frozen=True, slots=True)
 class SourceUse:
-    """``source``: what began the sessions of these turns, such as cli, chat, python or child."""
+    """``source``: what started the sessions of these turns, such as cli, chat, python or child."""
 
     source: str
     sessions: int
@@ -169,7 +169,7 @@ class SourceUse:
 
 @dataclass(frozen=True, slots=True)
 class Attempts:
-    """Requests to a model that one turn took. All 0 when no turn has ended."""
+    """Model requests per turn. All 0 when no turn has ended."""
 
     mean: float
     median: int
@@ -179,8 +179,8 @@ class Attempts:
 
 @dataclass(frozen=True, slots=True)
 class Insights:
-    """``since`` and ``until`` in seconds since the epoch. ``days`` are those on which turns began; ``hours``:
-    turns by the local hour they began in, 24 of them."""
+    """``since`` and ``until`` in seconds since the epoch. ``days``: those on which turns began; ``hours``:
+    the number of turns that began in each of the 24 local hours."""
 
     since: float
     until: float
@@ -200,7 +200,7 @@ class Insights:
     attempts: Attempts
 
     def to_dict(self) -> dict[str, Any]:
-        """The report as JSON values, with what was spent beside the other fields."""
+        """Return the report as JSON values, with usage merged into the other fields."""
         told = asdict(self) | {"total": self.total.to_dict()}
         told["overview"]["idle"] = self.overview.idle
         for name in ("models", "rows", "sessions", "sources"):
@@ -211,8 +211,8 @@ class Insights:
 
 
 def rows_by_turn(store: Store, days: float, digest: str, most: int) -> dict[str, list[str]]:
-    """The rows that the newest turns took which began in the last ``days``, were moved by the table with this
-    ``digest``, and have ended; by turn, the oldest first. Forks are left out."""
+    """Return the rows taken by the newest ended turns that began in the last ``days`` and ran the table with
+    this ``digest``, by turn, oldest first. Forks are left out."""
     query = """
         SELECT x.turn, x.row FROM transitions x JOIN (
             SELECT id, began FROM turns
@@ -226,8 +226,7 @@ def rows_by_turn(store: Store, days: float, digest: str, most: int) -> dict[str,
 
 
 def insights(store: Store, days: float, recoveries: Collection[str] = ()) -> Insights:
-    """Count what happened in the last ``days``. ``recoveries`` are the ids of the table's rows that count as
-    such."""
+    """Compute the statistics of the last ``days``. ``recoveries``: ids of the table's recovery rows."""
     until = store.now()
     since = until - days * DAY
     with store.database.reading() as c:
@@ -235,7 +234,7 @@ def insights(store: Store, days: float, recoveries: Collection[str] = ()) -> Ins
         def ask(sql: str) -> list[Any]:
             return c.execute(sql, {"since": since, "top": TOP}).fetchall()
 
-        c.execute("BEGIN")  # one picture, whatever running turns write meanwhile
+        c.execute("BEGIN")  # one snapshot, whatever running turns write meanwhile
         try:
             moves, by_quarter = ask(_MOVES), ask(_TURNS_BY_QUARTER)
             *counts, seconds = ask(_OVERVIEW)[0]
@@ -280,7 +279,7 @@ _MOVES = f"""
 _WORK = f"""
     SELECT TOTAL({AT_WORK}), TOTAL({WAITED}) FROM turns t CROSS JOIN transitions x ON x.turn = t.id
     WHERE t.began >= :since AND t.ended IS NOT NULL"""  # noqa: S608
-# several questions of one move are asked at once, and waited for together
+# the questions of one move are asked together, and waited for together
 _SUSPENDED = """
     SELECT TOTAL(CASE WHEN people = 1 THEN seconds END), TOTAL(CASE WHEN people = 0 THEN seconds END) FROM (
         SELECT CASE WHEN p.kind IN ('approval', 'question') THEN 1 ELSE 0 END people,
@@ -302,7 +301,7 @@ _ROWS = f"""
     SELECT m.row, {SUMS} FROM usage u JOIN transitions m ON m.turn = u.turn AND m.seq =
         (SELECT MIN(x.seq) FROM transitions x WHERE x.turn = u.turn AND x.at >= u.at)
     WHERE u.at >= :since GROUP BY 1 ORDER BY COALESCE(SUM(u.cost), 0) DESC, 2 DESC, 1"""  # noqa: S608
-# what did not end well, but is known, has failed: errors, and calls that were not run or cancelled
+# a bad end with a known effect is a failure: errors, and calls that were not run or were canceled
 _TOOLS = """
     SELECT e.name, COUNT(*),
     COUNT(*) FILTER (WHERE e.status = 'done' AND json_extract(e.reply, '$.status') != 'ok'),
@@ -329,14 +328,14 @@ _TOKENS_BY_QUARTER = """
     SELECT CAST(at / 900 AS INTEGER), COUNT(*), SUM(input + cache_read + cache_write + output), SUM(cost)
     FROM usage WHERE at >= :since GROUP BY 1"""
 QUARTER = 900
-"""Seconds of a quarter of an hour, which belongs to one day and hour in every time zone."""
+"""Seconds of a quarter of an hour, which lies within one day and hour in every time zone."""
 _ATTEMPTS = """
     SELECT CAST(json_extract(result, '$.attempts') AS INTEGER) FROM turns
     WHERE began >= :since AND json_extract(result, '$.attempts') IS NOT NULL ORDER BY 1"""
 
 
 def _days(turns: list[Any], usage: list[Any]) -> list[Day]:
-    """Each day on which turns began."""
+    """Return each day on which turns began."""
     days: dict[str, Day] = {}
     for quarter, *numbers in turns:
         one = days.get(date := _date(quarter), Day(date, 0, 0, 0, 0, 0, None))
@@ -362,7 +361,7 @@ def _date(quarter: int) -> str:
 
 
 def _hours(turns: list[Any]) -> list[int]:
-    """How many turns began in each local hour of the day."""
+    """Return the number of turns that began in each local hour of the day."""
     hours = [0] * 24
     for quarter, count, *_ in turns:
         hours[datetime.fromtimestamp(quarter * QUARTER).hour] += count
@@ -379,7 +378,7 @@ def _states(moves: list[Any]) -> list[State]:
 
 
 def _attempts(rows: list[tuple[int]]) -> Attempts:
-    """The nearest rank for the median and p95; one number a turn, ascending."""
+    """Compute the median and p95 by nearest rank; ``rows`` has one number per turn, ascending."""
     if not rows:
         return Attempts(0.0, 0, 0, 0)
     each = [attempts for (attempts,) in rows]

@@ -1,4 +1,4 @@
-"""What extensions keep in the store: JSON values by a key, each extension's apart from those of others."""
+"""Values that extensions keep in the store: JSON by key, separate for each extension."""
 
 from __future__ import annotations
 
@@ -10,41 +10,41 @@ from fsm_agent.sessions.store import Store
 from fsm_agent.sessions.store.database import SqlConnection
 
 OF_SESSIONS, OF_TURNS = ".sessions", ".turns"
-"""How a name ends whose values are removed with the session, or the turn, whose id is their key. No name of
-an extension has a dot."""
+"""Suffixes of namespaces whose keys are ids of sessions or turns: a value is removed with its session or
+turn. No name of an extension contains a dot."""
 LARGEST = 1_000_000
-"""Characters of one value, as JSON."""
+"""Maximum characters of one value, as JSON."""
 
 
 class KeptValues:
-    """The values of one extension; of ``of(name)``, those of another."""
+    """The values of one extension; ``of(name)`` returns those of another."""
 
     def __init__(self, store: Store, extension: str = "") -> None:
         self._store, self._extension = store, extension
 
     def of(self, extension: str) -> Self:
-        """Those of an extension, by its name."""
+        """Return the values of another extension."""
         return type(self)(self._store, extension)
 
     def get(self, key: str, default: Any = None) -> Any:
-        """The value of ``key`` as it is in the store now."""
+        """Return the current stored value of ``key``."""
         query = "SELECT value FROM kept_values WHERE extension = ? AND key = ?"
         found = self._store.database.select(query, self._extension, key)
         return json.loads(found[0][0]) if found else default
 
     def keys(self) -> list[str]:
-        """All keys, sorted."""
+        """Return all keys, sorted."""
         query = "SELECT key FROM kept_values WHERE extension = ? ORDER BY key"
         return [key for (key,) in self._store.database.select(query, self._extension)]
 
     def all(self) -> dict[str, Any]:
-        """All values by their keys, sorted, in one query."""
+        """Return all values by key, sorted, in one query."""
         query = "SELECT key, value FROM kept_values WHERE extension = ? ORDER BY key"
         return {key: json.loads(text) for key, text in self._store.database.select(query, self._extension)}
 
     async def put(self, key: str, value: Any) -> None:
-        """Store a value, in the place of another one; it is on disk when this returns. Raises ``ConfigError``
-        for a value that is no JSON or too large."""
+        """Store a value, replacing an earlier one; it is on disk when this returns. Raises ``ConfigError``
+        for a value that is not JSON or is too large."""
         try:
             text = json.dumps(value, ensure_ascii=False, allow_nan=False)
         except (TypeError, ValueError, RecursionError) as error:
@@ -63,7 +63,7 @@ class KeptValues:
         await self._store.written(write)
 
     async def drop(self, key: str) -> None:
-        """Forget a value, if there is one."""
+        """Delete a value, if it exists."""
         values = (self._extension, key)
         delete = "DELETE FROM kept_values WHERE extension = ? AND key = ?"
         await self._store.written(lambda c: c.execute(delete, values) and None)

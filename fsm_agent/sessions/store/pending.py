@@ -1,8 +1,8 @@
-"""What suspended turns wait for: questions, approvals, later results, and times; and their answers.
+"""Pending items of suspended turns: questions, approvals, later results, and timers; and their answers.
 
-Each entry has one answer, from any process. It counts while its turn is in the state that asked; a turn
-that has moved, has ended, or was given up waits for nothing. Exports leave these entries out: only the home
-of a turn can answer them."""
+Each entry has one answer, from any process. It counts while its turn is in the state that asked; a turn that
+has moved, has ended, or was given up waits for nothing. Exports leave these entries out: only the home of a
+turn can answer them."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ WHAT = {
 
 @dataclass(frozen=True, slots=True)
 class Pending:
-    """One thing that a turn waits for. ``asked``: what a person is shown, whole. ``choices``: the answers
-    that an approval may have, or that a question offers, which may have others. ``call`` and ``tool`` that it
-    is for. Times in seconds since the epoch: ``since`` when, ``due`` for a timer, ``answered``. ``digest`` of
-    what was asked about: an answer counts for nothing else."""
+    """One thing that a turn waits for. ``asked``: the full text shown to a person. ``choices``: the possible
+    answers of an approval, or the suggested answers of a question. ``call`` and ``tool``: the call it belongs
+    to. Times in seconds since the epoch: ``since``, ``due`` for a timer, ``answered``. ``digest`` of the
+    subject: an answer is valid for nothing else."""
 
     id: str
     session: str
@@ -52,7 +52,7 @@ class Pending:
 
     @property
     def said(self) -> str:
-        """The answer in a line."""
+        """The answer in one line."""
         match self.answer:
             case {"granted": granted, "scope": scope, "pattern": pattern}:
                 return ("yes" if granted else "no") + f" ({pattern or scope})"
@@ -62,11 +62,11 @@ class Pending:
 
     @property
     def what(self) -> str:
-        """What is waited for, in a few words."""
+        """The kind of wait, in a few words."""
         return WHAT[self.kind].format(tool=self.tool)
 
     def settled(self, now: float) -> bool:
-        """Say whether this entry no longer blocks the turn: it was answered, or its time has come."""
+        """Return whether this entry no longer blocks the turn: it was answered, or its time has come."""
         return self.answered is not None or (self.due is not None and self.due <= now)
 
     def to_dict(self) -> dict[str, Any]:
@@ -80,12 +80,12 @@ _SELECT = (
     " p.answer_crc FROM pending p JOIN turns t ON t.id = p.turn"
 )
 _HERE = "t.ended IS NULL AND p.seq = t.seq"
-"""Its turn has not moved since it was asked."""
+"""The turn has not moved since the entry was written."""
 
 
 def note_waits(turn_id: str, seq: int, later: NotYet, at: float) -> Job:
-    """Return the job that writes what a turn waits for after ``seq`` moves; once, however often it is
-    asked. What was asked about the same call before, and is another question now, is withdrawn."""
+    """Return the job that writes a pending item of a turn after ``seq`` moves; repeated calls write it once.
+    An earlier, different question about the same call is withdrawn."""
     said = f"{turn_id} {seq} {later.call} {later.kind} {later.digest}"
     item = "p-" + hashlib.sha256(said.encode("utf-8", "replace")).hexdigest()[:10]
     values = (
@@ -109,18 +109,18 @@ def note_waits(turn_id: str, seq: int, later: NotYet, at: float) -> Job:
 
 
 class PendingItems:
-    """All that the turns of one home wait for. ``database`` is asked for when it is first needed. Raises
-    ``StoreError`` when it cannot be used."""
+    """All pending items of one home. ``database`` is called when first needed. Raises ``StoreError`` when it
+    cannot be used."""
 
     def __init__(self, database: Callable[[], Database], now: Callable[[], float] = time.time) -> None:
         self._database, self._now = database, now
 
     def open(self) -> list[Pending]:
-        """Return what waits for an answer or for its time, oldest first."""
+        """Return unanswered items, oldest first."""
         return self._found(f"WHERE {_HERE} AND p.answered IS NULL ORDER BY p.since, p.id")
 
     def of_turn(self, turn_id: str) -> list[Pending]:
-        """Return what a turn and its children wait for now, answered or not, oldest first."""
+        """Return the current items of a turn and its children, answered or not, oldest first."""
         below = (
             "WITH RECURSIVE down(id) AS (SELECT ? UNION SELECT c.id FROM turns c JOIN down ON c.parent ="
             " down.id WHERE c.forked_at IS NULL AND c.ended IS NULL) "
@@ -130,11 +130,12 @@ class PendingItems:
             return [_read(row) for row in c.execute(f"{below}{_SELECT} WHERE {_HERE}{where}", (turn_id,))]
 
     def of_call(self, turn_id: str, call: str) -> list[Pending]:
-        """Return what is asked about one call of a turn now, answered or not."""
+        """Return the current items of one call of a turn, answered or not."""
         return self._found(f"WHERE {_HERE} AND p.turn = ? AND p.call = ?", turn_id, call)
 
     def find(self, name: str) -> Pending:
-        """Return the one of this id, or whose id begins so, answered or not. Raises ``ConfigError``."""
+        """Return the item with this id or unique beginning of an id, answered or not. Raises
+        ``ConfigError``."""
         begins = "WHERE substr(p.id, 1, length(?)) = ? ORDER BY p.id"
         found = self._found(begins, name, name) if name else []
         if len(found) == 1 or (found and found[0].id == name):
@@ -143,8 +144,8 @@ class PendingItems:
         raise ConfigError("several begin so" if found else "nothing of this id waits", name, there)
 
     def ready(self, alive: Callable[[str | None], object]) -> list[str]:
-        """Return the suspended turns whose answers or times have arrived, and that no process runs;
-        ``alive`` says whether the process of an owner lives. A child continues with its parent."""
+        """Return the suspended turns whose answers or times have arrived and that no process runs; ``alive``
+        returns whether the process of an owner lives. A child continues with its parent."""
         waits, roots = defaultdict[str, list[bool]](list), dict[str, str | None]()
         now = self._now()
         for one in self._found(f"WHERE {_HERE} ORDER BY p.since, p.id"):
@@ -164,8 +165,8 @@ class PendingItems:
         return [turn for turn, there in waits.items() if all(there) and not alive(roots[turn])]
 
     def answer(self, name: str, value: Any, by: str) -> Pending:
-        """Store the answer, and return the entry. Raises ``ConfigError`` if it is answered already, also by
-        another process at the same time, and if the turn no longer waits for it."""
+        """Store the answer, and return the entry. Raises ``ConfigError`` if it is answered already, even by
+        another process at the same time, or if the turn no longer waits for it."""
         item = self.find(name)
 
         def write(c: SqlConnection) -> None:
@@ -180,8 +181,8 @@ class PendingItems:
         return self.find(item.id)
 
     def settle(self, fence: Fence, call: str, kind: Waits, value: Any, by: str) -> Any:
-        """Close the question about a call that was answered in its turn meanwhile. Return the answer that
-        counts: an earlier one, or this. Raises ``OwnershipLost``."""
+        """Close the question about a call that was answered within its turn. Return the answer that counts:
+        an earlier one, or this. Raises ``OwnershipLost``."""
 
         def write(c: SqlConnection) -> Any:
             fence.refuse(c)
@@ -213,6 +214,6 @@ def _read(row: tuple[Any, ...]) -> Pending:
 
 
 def _answer_words(item: Pending) -> str:
-    """What was answered, by whom and when."""
+    """Format the answer, its author, and its time."""
     at = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(item.answered))
     return f"{item.said}, by {item.answered_by} at {at}"

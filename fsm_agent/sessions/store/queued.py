@@ -1,8 +1,8 @@
-"""Messages that were queued for a worker: each is a row before any worker hears of it, and becomes a turn of
-the same id when a worker begins it.
+"""Messages queued for a worker: each is stored before any worker hears of it, and becomes a turn with the
+same id when a worker begins it.
 
-``rank`` is the highest attempt that has claimed the row; what was claimed under a lower one begins nothing.
-Once the turn has begun its own row says everything, and the message is not kept here."""
+``rank`` is the highest attempt that has claimed the row; an attempt with a lower rank begins nothing. Once
+the turn has begun, its own row holds everything, and the message is removed here."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ from fsm_agent.sessions.store.rows import compaction_chain, json_with_checksum, 
 @dataclass(frozen=True, slots=True)
 class QueuedTurn:
     """``request``: the arguments of ``Agent.start`` as JSON values; empty once the turn has begun.
-    ``session``: the first of the conversation; ``digest`` of the table for the turn. Times in seconds since
-    the epoch: ``at`` when it was queued, ``begun``, ``withdrawn``. ``problem``: why the last worker that
-    tried could not run it."""
+    ``session``: the first of the conversation; ``digest`` of the turn's table. Times in seconds since the
+    epoch: ``at`` (queued), ``begun``, ``withdrawn``. ``problem``: why the last worker that tried could not
+    run it."""
 
     id: str
     session: str
@@ -40,16 +40,16 @@ ASKED = frozenset((
     "user_message", "system_message", "conversation_history", "task_id", "ephemeral_prompt", "trace",
     "output_schema",
 ))  # fmt: skip
-"""Fields that a queued message may set: it grants nothing, whatever the source of the row. ``trace``: the
-span that it was queued in. ``output_schema``: the ``name`` and ``schema`` of the answer's ``JsonSchema``."""
+"""Fields that a queued message may set: none grants anything, whatever the source of the row. ``trace``: the
+span in which it was queued. ``output_schema``: the ``name`` and ``schema`` of the answer's ``JsonSchema``."""
 ATTENDED = ""
-"""The digest of a turn that is offered to no worker: a person is at the process that queued it, and resumes
-what it leaves."""
+"""The digest of a turn that no worker may take: a person attends the process that queued it, and resumes what
+it leaves unfinished."""
 _COLUMNS = "id, session, digest, request, request_crc, at, begun, withdrawn, problem"
 
 
 def arguments_of(request: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what the turn of a queued message is started with."""
+    """Return the arguments for starting the turn of a queued message."""
     asked = {name: value for name, value in request.items() if name in ASKED}
     if (schema := asked.pop("output_schema", None)) is not None:
         from fsm_agent.output import JsonSchema
@@ -59,16 +59,15 @@ def arguments_of(request: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def first_session(store: Store, session_id: str) -> str:
-    """Return the session that a conversation began as, before all compactions: the turns of all of its
-    sessions share one queue."""
+    """Return the first session of a conversation, before all compactions: the turns of all its sessions share
+    one queue."""
     with store.database.reading() as c:
         return compaction_chain(c, session_id)[-1]
 
 
 async def queue(store: Store, turn_id: str, session: str, digest: str, request: Mapping[str, Any]) -> None:
-    """Write a message down under the id of its turn; once, however often that is asked. An attended one
-    belongs to this process from the beginning. Raises ``ConfigError`` for what a queued message cannot
-    say."""
+    """Store a message under the id of its turn; repeated calls store it once. An attended message belongs to
+    this process from the start. Raises ``ConfigError`` for fields that a queued message cannot set."""
     if wrong := sorted(request.keys() - ASKED):
         raise ConfigError("this cannot be queued", wrong[0], ", ".join(sorted(ASKED)))
     owner = store.owners.me if digest == ATTENDED else None
@@ -86,15 +85,15 @@ async def queue(store: Store, turn_id: str, session: str, digest: str, request: 
 
 
 def found(store: Store, turn_id: str) -> QueuedTurn | None:
-    """Return the queued turn of this id, also one that has begun."""
+    """Return the queued turn with this id, even one that has begun."""
     rows = store.database.select(f"SELECT {_COLUMNS} FROM queued WHERE id = ?", turn_id)  # noqa: S608 - ours
     return _read(rows[0]) if rows else None
 
 
 async def claim_queued(store: Store, turn_id: str, rank: int | None) -> tuple[QueuedTurn, Job] | None:
-    """Claim a turn that has not begun: the row, and the job that has to be done in the transaction that
-    begins it, which raises ``JournalError`` when a higher attempt has it by then. ``None`` for one that was
-    withdrawn or has begun, and for a lower rank. With ``None`` as the rank an owner that lives keeps it
+    """Claim a turn that has not begun: return the row, and a job for the transaction that begins the turn,
+    which raises ``OwnershipLost`` if a higher attempt has claimed it by then. Return ``None`` for a turn that
+    was withdrawn or has begun, and for a lower rank. If ``rank`` is ``None``, a live owner keeps the turn
     (``SessionBusy``)."""
 
     def take(c: SqlConnection) -> tuple[QueuedTurn, int] | None:
@@ -138,8 +137,8 @@ def _begins(store: Store, turn_id: str, rank: int) -> Job:
 
 
 async def withdraw(store: Store, turn_id: str, problem: str = "") -> bool:
-    """Withdraw a turn on request, or because of a permanent ``problem``. A turn that has begun is
-    interrupted by the process that resumes it. False when it was withdrawn before."""
+    """Withdraw a turn on request, or because of a permanent ``problem``. A turn that has begun is interrupted
+    by the process that resumes it. Return false if it was withdrawn before."""
     values = (store.now(), problem, turn_id)
     return bool(
         await store.written(
@@ -153,7 +152,7 @@ async def withdraw(store: Store, turn_id: str, problem: str = "") -> bool:
 
 
 async def note_problem(store: Store, turn_id: str, problem: str) -> None:
-    """Write down why a worker could not run a turn that is tried again."""
+    """Store the reason why a worker could not run a turn that is tried again."""
     values = (problem, turn_id)
     await store.written(lambda c: c.execute("UPDATE queued SET problem = ? WHERE id = ?", values) and None)
 
@@ -161,7 +160,7 @@ async def note_problem(store: Store, turn_id: str, problem: str) -> None:
 def to_be_run(store: Store, before: float) -> list[QueuedTurn]:
     """Return the turns queued ``before`` (seconds since the epoch) that no process runs, oldest first: not
     begun, interrupted, or suspended for something that has arrived. A turn that handed the conversation over
-    counts as the one that follows it."""
+    counts as its successor."""
     columns = ", ".join(f"q.{one}" for one in _COLUMNS.split(", "))
     rows = store.database.select(
         f"SELECT {columns}, t.owner, t.exit FROM queued q LEFT JOIN turns t ON t.id = q.id"  # noqa: S608 - ours
@@ -177,10 +176,10 @@ def to_be_run(store: Store, before: float) -> list[QueuedTurn]:
         turn_id = queued.id
         if ended_by is not None:
             last = last_turn(store, turn_id)
-            if last.ended is not None:  # who ended it begins the next one at once, if it lives
+            if last.ended is not None:  # a live process begins the next turn right after it ends this one
                 return last.ended < before and not _is_over(store, last)
             turn_id, owner = last.id, last.owner
-        return not store.owners.alive(owner) and (  # first: nearly all of them run
+        return not store.owners.alive(owner) and (  # first: nearly all are running
             queued.withdrawn is not None or all(one.settled(store.now()) for one in items.of_turn(turn_id))
         )
 
@@ -188,8 +187,8 @@ def to_be_run(store: Store, before: float) -> list[QueuedTurn]:
 
 
 def last_turn(store: Store, turn_id: str) -> TurnInfo:
-    """Return the turn itself, or the last that has begun of those that it handed the conversation over to.
-    Raises ``ConfigError`` for a turn that is not there."""
+    """Return the turn, or its last successor by handoff that has begun. Raises ``ConfigError`` for an unknown
+    turn."""
     turns = Turns(store.database)
     info = turns.info(turn_id)
     while info.exit == "handed_over":
@@ -201,17 +200,17 @@ def last_turn(store: Store, turn_id: str) -> TurnInfo:
 
 
 def _is_over(store: Store, last: TurnInfo) -> bool:
-    """Whether nothing follows what ``last_turn`` returned. A user who has sent another message since, or has
-    taken this one back, does not wait for the turn of the other agent."""
+    """Return whether no turn follows the result of ``last_turn``. A user who has sent another message since,
+    or undone this one, does not wait for the turn of the other agent."""
     if last.exit != "handed_over":
         return last.ended is not None
     return Turns(store.database).newest(store.newest(last.session).id) != last.id
 
 
 async def forget_ended(store: Store) -> None:
-    """Remove the rows of turns that have ended, and of those that handed the conversation over once that has
-    come to an end: the turns themselves say how. An attended turn that never began has ended with its
-    process: no other one is offered it, and its sender knows that no answer came."""
+    """Remove the rows of turns that have ended, and of handoff chains that have come to an end: the turns
+    themselves hold their outcome. An attended turn that never began has ended with its process: no other
+    process may take it, and its sender knows that no answer came."""
     rows = store.database.select(
         "SELECT q.id, t.exit, q.owner, t.id FROM queued q LEFT JOIN turns t ON t.id = q.id"
         " WHERE q.begun IS NOT NULL AND t.ended IS NOT NULL OR t.id IS NULL AND q.digest = ?",

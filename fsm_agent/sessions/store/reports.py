@@ -1,5 +1,5 @@
-"""What people are shown of sessions and turns: what they spent, and lists and records of what was said, moved
-and left in doubt."""
+"""Reports on sessions and turns for people: their usage, and lists and records of messages, moves and
+doubtful effects."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ from fsm_agent.sessions.store.rows import (
 from fsm_agent.settings import LimitScope
 
 # ----------------------------------------------------------------------------------------------------
-# What was spent on requests to models, by a turn, its tree, its conversation and in a day: what providers
-# reported (``usage``), and what the others are taken to have used (``unreported``).
+# Usage of model requests, by turn, tree, conversation and day: what providers reported (``usage``), and
+# estimates for the rest (``unreported``).
 #
-# What was there when a turn begins is summed up once; after that only what came since is read. It is read in
-# the order of the writer, so that nothing that this process has handed over before is missed. Where others
-# write at the same time, numbers become visible out of order, and all is summed up each time.
+# Usage before a turn begins is summed up once; after that only new rows are read. They are read in the
+# writer's order, so that nothing that this process submitted before is missed. Where other machines write at
+# the same time, numbers become visible out of order, and everything is summed up each time.
 
 
 class Expense(NamedTuple):
@@ -41,7 +41,7 @@ class Expense(NamedTuple):
     tokens: int = 0
 
     def plus(self, other: Expense) -> Expense:
-        """Return both together."""
+        """Return the sum of both."""
         return Expense(self.usd + other.usd, self.tokens + other.tokens)
 
 
@@ -49,7 +49,7 @@ NOTHING_SPENT = Expense()
 
 
 class Family(NamedTuple):
-    """Where a turn belongs: the root of its tree, and the first session of its conversation."""
+    """The place of a turn: the root of its tree, and the first session of its conversation."""
 
     root: str
     conversation: str
@@ -60,8 +60,8 @@ NO_FAMILY = Family("", "")
 
 @dataclass(slots=True)
 class Spending:
-    """What was spent in ``scopes`` of one turn, as the store has it. Without a turn, when a person asks for a
-    compaction, ``turn`` is empty, and the scopes are those of its session."""
+    """The stored usage in the ``scopes`` of one turn. Outside of a turn, when a person asks for a compaction,
+    ``turn`` is empty, and the scopes are those of its session."""
 
     store: Store
     turn: str
@@ -74,7 +74,7 @@ class Spending:
     _families: dict[str, Family] = field(default_factory=dict)
 
     async def now(self) -> dict[LimitScope, Expense]:
-        """Return it by scope. Raises ``StoreError``."""
+        """Return the usage by scope. Raises ``StoreError``."""
         today = midnight(self.store.now())
         if self.store.database.shared:
             await self.store.written(lambda c: None)
@@ -101,7 +101,7 @@ class Spending:
         return self._families[turn]
 
     def _sum_before(self, c: SqlConnection, scope: LimitScope) -> Expense:
-        """What was spent before this turn began."""
+        """Return the usage before this turn began."""
         assert self._newest is not None, "it is asked for when that is known"
         listed, value = _IN.format(":value"), ""
         match scope:
@@ -146,10 +146,10 @@ class Spending:
         return spent
 
     def seconds(self, scopes: Collection[LimitScope]) -> dict[LimitScope, float]:
-        """Return how long turns worked before this process took this one up: the ``turn`` itself, the root of
-        its ``tree``, in whose time its children work, and of session and day, where they are asked for, the
-        roots of all other trees. Waits for people do not count, nor does what a process did after the last
-        move that it wrote."""
+        """Return the working time of turns before this process took this one up: of the ``turn`` itself, of
+        the root of its ``tree``, whose time includes its children, and, if requested, of all other roots of
+        session and day. Waiting for people does not count, nor does the work of a process after the last move
+        that it wrote."""
         if self._newest is None:
             self._begin(midnight(self.store.now()))
         with self.store.database.reading() as c:
@@ -168,7 +168,7 @@ class Spending:
 
 _IN = "IN (SELECT value FROM json_each({}))"
 _TOKENS = "input + cache_read + cache_write + output"
-_ROWS = (  # every word of it is ours
+_ROWS = (  # constants only
     f"SELECT turn, at, cost usd, {_TOKENS} tokens FROM usage WHERE id {{sign}} :usage AND {{where}} UNION ALL"  # noqa: S608
     " SELECT turn, at, cost, tokens FROM unreported WHERE id {sign} :unreported AND {where}"
 )
@@ -180,14 +180,14 @@ _SINCE = (
 
 WAITED = """COALESCE((SELECT SUM(e.seconds) FROM effects e WHERE e.turn = x.turn AND e.seq = x.seq - 1
         AND (e.kind = 'AskApproval' OR (e.kind = 'RunTool' AND e.name = 'clarify'))), 0)"""
-"""The seconds that a visit, which ended with the move ``x``, waited for answers of people."""
+"""The seconds that a visit, which ended with the move ``x``, waited for people's answers."""
 AT_WORK = f"MAX(0, x.seconds - {WAITED})"
 _AT_WORK = f"SELECT TOTAL({AT_WORK}) FROM transitions x WHERE x.turn {_IN.format('?')}"  # noqa: S608 - ours
-"""The seconds of all visits, each without what it waited for a person."""
+"""The seconds of all visits, without waits for a person."""
 
 
 def midnight(now: float) -> float:
-    """Return when the local day of ``now`` began; both in seconds since 1970."""
+    """Return the start of ``now``'s local day; both in seconds since the epoch."""
     return datetime.fromtimestamp(now).replace(hour=0, minute=0, second=0, microsecond=0).timestamp()
 
 
@@ -201,7 +201,7 @@ def _list(values: Sequence[str]) -> str:
 
 
 # ----------------------------------------------------------------------------------------------------
-# Tokens and cost summed over requests. What is not known is never counted as nothing.
+# Tokens and cost summed over requests. Unknown values never count as zero.
 
 
 CostStatus = Literal["none", "estimated", "at_least", "included", "unknown"]
@@ -216,8 +216,8 @@ SUMS = (
 @dataclass(frozen=True, slots=True)
 class UsageTotals:
     """``requests`` that reported their tokens, in disjoint buckets (reasoning is a part of output). ``cost``
-    in US dollars, ``None`` when nothing of it is known. ``cost_status``: ``at_least`` where the price of some
-    requests is not known, ``included`` where nothing is paid by the token, ``none`` without requests."""
+    in US dollars, ``None`` when no cost is known. ``cost_status``: ``at_least`` when the price of some
+    requests is unknown, ``included`` when nothing is billed per token, ``none`` without requests."""
 
     requests: int = 0
     input: int = 0
@@ -230,7 +230,7 @@ class UsageTotals:
 
     @classmethod
     def of(cls, row: Sequence[Any]) -> UsageTotals:
-        """Make it from a row with the columns of ``SUMS``."""
+        """Build totals from a row with the columns of ``SUMS``."""
         *counts, cost, unknown, included = row
         requests = counts[0]
         status: CostStatus = "estimated"
@@ -245,7 +245,7 @@ class UsageTotals:
 
     @property
     def prompt(self) -> int:
-        """Tokens of all prompts, read from a cache or not."""
+        """Tokens of all prompts, cached or not."""
         return self.input + self.cache_read + self.cache_write
 
     @property
@@ -277,11 +277,11 @@ NOTHING = UsageTotals()
 
 @dataclass(frozen=True, slots=True)
 class SessionInfo:
-    """One session. ``kind``: root, compression (it continues another one, ``parent``), fork, or child (of a
-    delegating turn); ``successor`` continues it; ``source`` began it, such as cli, chat or python. Times in
-    seconds since the epoch. ``turns`` counts all, also undone ones; ``last`` is the newest. ``unfinished``:
-    the last turn was interrupted; ``running``: its process (pid, host, since); ``pending``: what it waits
-    for, answered or not."""
+    """One session. ``kind``: root, compression (it continues ``parent``), fork, or child (of a delegating
+    turn); ``successor`` continues it; ``source`` started it, such as cli, chat or python. Times in seconds
+    since the epoch. ``turns`` counts all turns, including undone ones; ``last`` is the newest.
+    ``unfinished``: the last turn was interrupted; ``running``: its process (pid, host, since); ``pending``:
+    its pending items, answered or not."""
 
     id: str
     title: str
@@ -315,8 +315,8 @@ class SessionInfo:
 
 @dataclass(frozen=True, slots=True)
 class Doubt:
-    """An effect with an unknown outcome. ``status``: ``unknown``, or ``in_flight`` when its process has
-    died or still runs it."""
+    """An effect with an unknown outcome. ``status``: ``unknown``, or ``in_flight`` when its process has died
+    or still runs it."""
 
     seq: int
     state: str
@@ -330,8 +330,9 @@ class Doubt:
 
 @dataclass(frozen=True, slots=True)
 class TurnReport:
-    """One turn. ``steps`` are empty unless they were asked for; ``result`` is ``None`` until it has ended.
-    ``agent``: the name of whose turn it is; ``children``: what its tools began, each with its own."""
+    """One turn. ``steps`` are empty unless requested; ``result`` is ``None`` until the turn has ended.
+    ``agent``: the name of its agent; ``children``: the turns that its tools began, each with its own
+    children."""
 
     info: TurnInfo
     spent: UsageTotals
@@ -350,7 +351,7 @@ class TurnReport:
 
     @property
     def handed_to(self) -> str:
-        """The agent that the turn handed the conversation over to; empty for none."""
+        """The agent that received the conversation from this turn; empty without a handoff."""
         way = (self.result or {}).get("handoffs") if self.info.exit == "handed_over" else None
         return str(way[-1]["to"]) if way else ""
 
@@ -371,7 +372,7 @@ class TurnReport:
 
 @dataclass(frozen=True, slots=True)
 class ShownMessage:
-    """One message. ``active`` is false when it was put aside."""
+    """One message. ``active`` is false if it was set aside."""
 
     number: int
     turn: str | None
@@ -380,14 +381,14 @@ class ShownMessage:
     body: dict[str, Any] = field(repr=False)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the message as JSON values: its body with what the store knows of it."""
+        """Return the message as JSON values: its body, and the fields of the store."""
         return {"number": self.number, "turn": self.turn, "at": self.at, "active": self.active, **self.body}
 
 
 @dataclass(frozen=True, slots=True)
 class Shown:
     """A session, or one turn of it: its ``turns``, oldest first, and its messages in ``rows``; ``aside``
-    counts those that were put aside."""
+    counts those that were set aside."""
 
     session: SessionInfo
     turns: tuple[TurnReport, ...]
@@ -395,7 +396,7 @@ class Shown:
     aside: int
 
     def to_dict(self) -> dict[str, Any]:
-        """Return all of it as JSON values."""
+        """Return the record as JSON values."""
         return {
             "session": self.session.to_dict(),
             "turns": [one.to_dict() for one in self.turns],
@@ -413,9 +414,9 @@ _SELECT = (
 def sessions(
     store: Store, limit: int = 20, everything: bool = False, source: str | None = None
 ) -> list[SessionInfo]:
-    """Return the sessions that were used last, newest first; with ``everything`` also those of sub-agents,
-    and those that went on as another one by compaction; with ``source`` only those that it began. Raises
-    ``ConfigError`` for one that began none."""
+    """Return the most recently used sessions, newest first; with ``everything`` also those of sub-agents, and
+    those that continue as another session after a compaction; with ``source`` only those that it started.
+    Raises ``ConfigError`` for a source that started none."""
     where = "" if everything or source == "child" else "AND kind != 'child' AND successor IS NULL"
     query = store.database.select
     there = [
@@ -433,17 +434,17 @@ def sessions(
 
 
 def session_info(store: Store, session_id: str) -> SessionInfo:
-    """Return one session, which must be there."""
+    """Return one session, which must exist."""
     return _info(store, store.database.select(f"{_SELECT} WHERE id = ?", session_id)[0])
 
 
 def turn_usage(store: Store, turn_id: str) -> UsageTotals:
-    """Return what one turn cost."""
+    """Return the usage of one turn."""
     return UsageTotals.of(store.database.select(f"SELECT {SUMS} FROM usage u WHERE u.turn = ?", turn_id)[0])  # noqa: S608
 
 
 def session_usage(store: Store, session_id: str) -> UsageTotals:
-    """Return what the turns of a session cost so far; nothing for one that has none."""
+    """Return the usage of a session's turns so far."""
     sums = f"SELECT {SUMS} FROM turns t JOIN usage u ON u.turn = t.id WHERE t.session = ?"  # noqa: S608 - ours
     return UsageTotals.of(store.database.select(sums, session_id)[0])
 
@@ -463,8 +464,8 @@ def _prefix_keys(spent: UsageTotals) -> dict[str, Any]:
 
 
 def session_record(store: Store, session_id: str, *, moves: bool = False, everything: bool = False) -> Shown:
-    """Return a session as it is now; with ``everything`` also the messages that were put aside, in the
-    order in which they were written."""
+    """Return a session in its current state; with ``everything`` also the messages that were set aside, in
+    the order of writing."""
     records = [
         _record(store, info, moves) for info in reversed(Turns(store.database).recent(1_000_000, session_id))
     ]
@@ -478,8 +479,7 @@ def session_record(store: Store, session_id: str, *, moves: bool = False, everyt
 
 
 def turn_record(store: Store, turn_id: str) -> Shown:
-    """Return one turn with its moves and its own messages. Raises ``ConfigError`` for one that is not
-    there."""
+    """Return one turn with its moves and its own messages. Raises ``ConfigError`` for an unknown turn."""
     info = Turns(store.database).info(turn_id)
     rows = tuple(_rows(store, "turn = ?", turn_id))
     record = _record(store, info, True)
@@ -519,7 +519,7 @@ def _doubts(store: Store, turn_id: str) -> tuple[Doubt, ...]:
 
 
 def _rows(store: Store, where: str, value: str) -> list[ShownMessage]:
-    """Without what a visit wrote that was run again."""
+    """Return messages, except those of a visit that was run again."""
     rows = store.database.select(
         f"SELECT number, turn, at, active, role, body, body_crc FROM messages WHERE {where}"  # noqa: S608 - ours
         " AND NOT (active = 0 AND version < 0) ORDER BY id",
@@ -532,7 +532,7 @@ def _rows(store: Store, where: str, value: str) -> list[ShownMessage]:
 
 
 def _format_message(role: str, body: str, crc: int | None) -> dict[str, Any]:
-    """Show a damaged message as it is stored, so that the others can be read."""
+    """Decode a message; show a damaged one as it is stored, so that the others can be read."""
     try:
         return dict(loads(body, crc))
     except StoreError:

@@ -1,7 +1,7 @@
-"""Conversations that are old enough to go: found, counted, carried out into a file, and removed.
+"""Retention of old conversations: found, counted, exported to a file, and removed.
 
-What hangs together goes together or stays: a session, what it went on as, its sub-agents and its forks,
-because a fork has the moves of its parent before its own."""
+Linked sessions are removed together or not at all: a session, its successors, its sub-agents and its forks,
+because a fork begins with the moves of its parent."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ _OF_SESSIONS = ("messages", "transcripts", "session_grants", "delegations", "que
 
 @dataclass(frozen=True, slots=True)
 class Old:
-    """``groups`` of sessions, the one that was used last first in each, that nothing was done with for so
-    long; ``turns`` and ``messages`` in all of them. ``unfinished``: groups that are as old, and stay, because
-    a turn of theirs is running or can be resumed."""
+    """``groups`` of linked sessions that were not used for the given time, most recently used session first
+    in each; ``turns`` and ``messages``: their number in all groups. ``unfinished``: the number of groups of
+    the same age that stay, because one of their turns is running or can be resumed."""
 
     groups: tuple[tuple[str, ...], ...]
     turns: int
@@ -40,13 +40,13 @@ class Old:
 
     @property
     def sessions(self) -> tuple[str, ...]:
-        """Return the ids of all of them."""
+        """The ids of the sessions in all groups."""
         return tuple(one for group in self.groups for one in group)
 
 
 def old(store: Store, days: float, keep: int = 0) -> Old:
-    """Return what was not used for ``days``, without the ``keep`` conversations that were used last. Raises
-    ``ConfigError`` for numbers below 0, and days before all that can be."""
+    """Return the conversations not used for ``days``, except the ``keep`` most recently used ones. Raises
+    ``ConfigError`` for numbers that are negative or too large."""
     if not 0 <= days < MOST_DAYS:
         raise ConfigError("--older-than is out of range", days, f"0 or more, less than {MOST_DAYS:,}")
     if keep < 0:
@@ -98,7 +98,7 @@ def _groups(c: SqlConnection, touched: dict[str, float]) -> Iterator[tuple[str, 
 
 
 def remove(store: Store, chosen: Iterable[str], days: float, keep: int = 0) -> Old:
-    """Delete those of the sessions ``chosen`` that are still as old, in one transaction, and return them.
+    """Delete those of the ``chosen`` sessions that are still old enough, in one transaction, and return them.
     Sessions used meanwhile are kept."""
     before, wanted = store.now() - days * DAY, frozenset(chosen)
 
@@ -109,13 +109,13 @@ def remove(store: Store, chosen: Iterable[str], days: float, keep: int = 0) -> O
         messages, turns = _delete(store.database, c, ids)
         return Old(going, turns, messages, now.unfinished)
 
-    # in a transaction of its own: it has many rows and rebuilds the index
+    # in its own transaction: it deletes many rows and rebuilds the index
     removed: Old = store.database.submit(write, alone=True).result()
     return removed
 
 
 def _delete(database: Database, c: SqlConnection, ids: Collection[str]) -> tuple[int, int]:
-    """(messages, turns) that were deleted with the sessions."""
+    """Delete the sessions; return the number of (messages, turns) deleted."""
     sessions = json.dumps(list(ids))
     begun_or_not = f"SELECT id FROM turns WHERE session {_IN} UNION SELECT id FROM queued WHERE session {_IN}"  # noqa: S608 - ours
     turns = json.dumps([turn for (turn,) in c.execute(begun_or_not, (sessions, sessions))])
@@ -135,5 +135,5 @@ def _delete(database: Database, c: SqlConnection, ids: Collection[str]) -> tuple
 
 
 def vacuum(store: Store) -> tuple[int, int]:
-    """Give free room back to the disk; bytes before and after. Raises ``StoreError``."""
+    """Give free space back to the disk; return the bytes before and after. Raises ``StoreError``."""
     return store.database.rebuild()

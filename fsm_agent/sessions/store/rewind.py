@@ -1,9 +1,9 @@
-"""Going back: where a turn can be continued from, by itself or by a fork. A position is its snapshot after
-some move, the rows of that moment, and what is known of the visit."""
+"""Rewinding: the positions from which a turn can be continued, by itself or by a fork. A position is its
+snapshot after some move, the rows of that moment, and the recording of the visit."""
 
-# A fork copies messages and reuses results. A fork copies messages into its own session, so that both can be
-# compacted, searched, and deleted independently. Tools of the visit where it starts are not run again unless
-# `rerun_tools` asks for it. The model is asked again, because that is the purpose of a fork.
+# A fork copies messages into its own session, so that both can be compacted, searched, and deleted
+# independently. It reuses results: tools of the visit where it starts are not run again unless `rerun_tools`
+# requests it. The model is asked again, because that is the purpose of a fork.
 
 from __future__ import annotations
 
@@ -36,12 +36,12 @@ from fsm_agent.sessions.store.rows import (
 )
 from fsm_agent.sessions.store.stored_sessions import free_title
 
-# Authority is never data: what a turn may do follows from the agent that runs it, and from a person, now or
+# Authority is never data: the rights of a turn come from the agent that runs it, and from a person, now or
 # while it was suspended in this home.
 #
 # A journal, an imported file, an edit of a fork, a tool's description and a provider's reply record what was
 # said and done. None of them can grant anything, whatever rule, address or approval it contains. Stored data
-# can only make a turn more careful: an unsafe call stays unsafe, a no stays a no. (Why: decision 52.)
+# can only make a turn more careful: an unsafe call stays unsafe, a refusal stays one. (Why: decision 52.)
 
 AGENT_FIELDS = frozenset({"attended", "auxiliary", "has_engine", "has_memory", "runtime", "tools", "workdir"})
 """Fields that a resumed turn takes from its agent, whatever is stored."""
@@ -49,17 +49,18 @@ AGENT_SETTINGS = (
     *("approval", "credential", "delegation", "limits", "mcp", "memory", "prices", "sandbox"),
     *("store", "web"),
 )
-"""Groups of settings that a resumed turn takes from its agent. The others (budgets, patience) stay as they
-were when the turn began."""
+"""Groups of settings that a resumed turn takes from its agent. The others (budgets, patience) keep their
+values from the beginning of the turn."""
 
 ReadRecording = Callable[[Iterable[Effect], Mapping[str, Any] | None], Recording]
-"""Makes the recording of a visit from its requests in the journal, and from what a fork begins with."""
+"""Builds the recording of a visit from its requests in the journal, and the initial replies of a fork."""
 
 
 @dataclass(slots=True)
 class Position:
-    """``snapshot`` as ``Turns.snapshot`` gives it, ``row`` the id of the row that led there, ``transcript``
-    and ``own`` the rows as (number, row); the number is ``None`` for a row that is not stored."""
+    """``snapshot`` as ``Turns.snapshot`` returns it, ``row`` the id of the table row that led there,
+    ``transcript`` and ``own`` the messages as (number, message); the number is ``None`` for a message that is
+    not stored."""
 
     turn: TurnInfo
     snapshot: dict[str, Any]
@@ -76,15 +77,15 @@ class Position:
 
     @property
     def newest(self) -> int:
-        """The newest number that was given to a row by then."""
+        """Return the newest row number at this position."""
         return int(self.snapshot["history"][3])
 
 
 def position_of(
     store: Store, turn_id: str, seq: int | None = None, recorded: ReadRecording = Recording.of
 ) -> Position:
-    """The turn after ``seq`` moves, by default where it is now, with what is ``recorded`` of the visit it is
-    in."""
+    """Return the turn's position after ``seq`` moves, by default the current one; ``recorded`` builds the
+    recording of its visit."""
     turns = Turns(store.database)
     info, snapshot = turns.info(turn_id), turns.snapshot(turn_id, seq)
     at = snapshot["seq"]
@@ -93,8 +94,8 @@ def position_of(
     with store.database.reading() as c:
         *kept, given, crc = c.execute(_KEPT, (turn_id,)).fetchone()
         settings, answers = inline(c, *kept), None if given is None else loads(given, crc)
-        # before its first move a turn has loaded no row yet, and continues with all rows that its session
-        # had when it began
+        # before its first move a turn has loaded no rows, and continues with all rows that its session had
+        # when it began
         stored = transcript(c, session, version, length if at else None)
         rows = [(number, message_of(body)) for number, body in stored if at or number <= newest]
         by_number = dict(rows)
@@ -123,9 +124,9 @@ async def take_over(
     fence: Fence,
     recorded: ReadRecording = Recording.of,
 ) -> Begun:
-    """Continue the turn itself, in this process: claim first, then read, because the previous owner may
-    have written up to that moment. Without a ``claim`` it is claimed here; this raises ``SessionBusy``
-    while its owner lives, and when it moved since ``position`` was read."""
+    """Continue the turn itself, in this process: claim first, then read, because the previous owner may have
+    written up to that moment. Without a ``claim``, claim it here; this raises ``SessionBusy`` while its owner
+    lives, or if it moved since ``position`` was read."""
     await store.take_over(position.turn, session, claim, fence, position.version, position.newest)
     now = position_of(store, position.turn.id, recorded=recorded)
     position.recording, now.recording.resumed = now.recording, True
@@ -141,8 +142,8 @@ async def take_over(
 
 
 def adopt(session: Session, position: Position) -> None:
-    """The rows of ``position`` become the live ones of the session. One object for each row, wherever it is
-    held; rows of this turn that a compaction put aside keep their numbers."""
+    """Make the rows of ``position`` those of the session. Each row is one object, wherever it is held; rows
+    of this turn that a compaction set aside keep their numbers."""
     session.rows = [row for _, row in position.transcript]
     session.numbers = {
         row: number for number, row in (*position.own, *position.transcript) if number is not None
@@ -151,8 +152,8 @@ def adopt(session: Session, position: Position) -> None:
 
 
 def fork_turn(store: Store, position: Position, session: Session, turn_id: str, digest: str) -> Job:
-    """Make ``session`` and ``position`` those of a new turn that begins here; the job writes both. The rows
-    are copied, so that both turns are independent."""
+    """Turn ``session`` and ``position`` into those of a new turn that begins here; return the job that writes
+    both. The rows are copied, so that both turns are independent."""
     snapshot, at = position.snapshot, store.now()
     session.kind, session.source, session.parent = "fork", "fork", position.turn.session
     parent = store.session(position.turn.session)

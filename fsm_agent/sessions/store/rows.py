@@ -1,4 +1,4 @@
-"""Between live values and rows of the database: sessions and their notes."""
+"""Converts between live values and rows of the database: sessions and their changes."""
 
 # Shared content is stored once, by digest. Turns share settings, limits, tools, and prompts. An object may
 # refer to others under the empty key, and `contents` has them. Exported files are whole, and a file that
@@ -29,19 +29,18 @@ from fsm_agent.sessions.store.database import SqlConnection
 from fsm_agent.support.texts import clean
 
 # ----------------------------------------------------------------------------------------------------
-# JSON and the checksum beside it: neither SQLite nor JSON notices when a bit of a text is
-# another one.
+# JSON and its checksum: neither SQLite nor JSON detects a flipped bit in a text.
 #
 # Each column ``x`` that holds JSON has the CRC-32 of its text in a column ``x_crc``. ``NULL`` there means
-# that the text was written without one, by hand, and is read as it is. (Why: decision 53.)
+# that the text was written by hand, without a checksum, and is read as it is. (Why: decision 53.)
 
 
 Checked = tuple[str, int]
-"""A text and its checksum, as they are written into two columns."""
+"""A text and its checksum, in the form of two columns."""
 
 
 def json_with_checksum(value: object) -> Checked:
-    """Return the value as JSON, and the checksum of that."""
+    """Encode the value as JSON; return the text and its checksum."""
     text = codec.dumps(value)
     return text, zlib.crc32(text.encode())
 
@@ -52,15 +51,14 @@ def with_checksum(text: str) -> Checked:
 
 
 def verify_checksum(text: str, crc: int | None) -> str:
-    """Return the text. Raises ``StoreError`` when it is not the one that its checksum was made of."""
+    """Return the text. Raises ``StoreError`` when its checksum does not match."""
     if crc is not None and crc != with_checksum(text)[1]:
         raise _damage_error(text, "its checksum does not fit")
     return text
 
 
 def loads(text: str, crc: int | None) -> Any:
-    """Return the value of what ``json_with_checksum`` wrote. Raises ``StoreError`` when it is not what was
-    written."""
+    """Decode a text of ``json_with_checksum``. Raises ``StoreError`` when it is damaged."""
     try:
         return json.loads(verify_checksum(text, crc))
     except ValueError as error:
@@ -80,12 +78,12 @@ _COLUMNS = {"prompts": PROMPTS, "meter": METER, "guard": GUARD, "usage": USAGE}
 UNREAD = -1
 """A revision that no session has."""
 WORDS = 200
-"""Characters of a user's message that name a turn in lists."""
+"""Maximum characters of a user's message that name a turn in lists."""
 
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """What is kept of a session besides its messages, as it was at one moment."""
+    """The stored fields of a session besides its messages, at one moment."""
 
     prompts: dict[str, StoredPrompt]
     meter: ContextMeter
@@ -95,7 +93,7 @@ class Kept:
 
     @classmethod
     def of(cls, session: Session) -> Kept:
-        """Take it from a session as it is now."""
+        """Copy the fields of a session."""
         return cls(
             dict(session.prompts),
             replace(session.meter),
@@ -105,13 +103,13 @@ class Kept:
         )
 
     def still(self, session: Session) -> bool:
-        """Return whether the session is as it was."""
+        """Return whether the session is unchanged."""
         now = (session.meter, session.guard, session.usage, session.title, session.prompts)
         return now == (self.meter, self.guard, self.usage, self.title, self.prompts)
 
     def columns(self, before: Kept | None = None) -> dict[str, Any]:
-        """Return the columns of the sessions table, by name, with checksums; only those that differ
-        from ``before``."""
+        """Return the columns of the sessions table, by name, with checksums; only those that differ from
+        ``before``."""
         changed = {
             name: getattr(self, name)
             for name in ("prompts", "meter", "guard", "usage", "title")
@@ -129,7 +127,7 @@ class Kept:
 def write_notes(
     connection: SqlConnection, session: Session, notes: Sequence[Note], turn_id: str | None, at: float
 ) -> None:
-    """Write the changes of a session into the database, in order."""
+    """Write the changes of a session, in order."""
     for note in notes:
         match note:
             case Appended(number, version, row):
@@ -168,7 +166,7 @@ def insert_message(
     at: float,
     row: Message,
 ) -> None:
-    """Write a message, which is part of the transcript's ``version`` from now on."""
+    """Write a message that extends ``version`` of the transcript."""
     connection.execute(
         "INSERT INTO messages (session, number, version, turn, at, role, body, body_crc)"
         " VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
@@ -191,36 +189,36 @@ def insert_session(connection: SqlConnection, session: Session, at: float) -> No
 
 
 def count_revision(connection: SqlConnection, session_id: str) -> int:
-    """Count up the session's revision and return it: a copy with another revision is not written."""
+    """Increment the session's revision and return it: a copy with another revision is not written."""
     connection.execute("UPDATE sessions SET revision = revision + 1 WHERE id = ?", (session_id,))
     return int(connection.execute("SELECT revision FROM sessions WHERE id = ?", (session_id,)).fetchone()[0])
 
 
 def refuse_if_changed(c: SqlConnection, session_id: str, believed: int) -> None:
-    """The fence of what is done to a session outside of a turn: raises ``SessionBusy`` when another turn had
-    it since it was held."""
+    """Fence for changes to a session outside of a turn: raises ``SessionBusy`` when the session was changed
+    since it was held."""
     if not is_current(c, session_id, believed):
         raise SessionBusy(f"session {session_id} was changed by another process in the meantime; try again")
 
 
 def is_current(c: SqlConnection, session_id: str, believed: int) -> bool:
-    """Say whether a session is still at revision ``believed``, without a successor."""
+    """Return whether a session is still at revision ``believed``, without a successor."""
     sql = "SELECT revision, successor FROM sessions WHERE id = ? /* FOR UPDATE */"
     row = c.execute(sql, (session_id,)).fetchone()
     return (row or (0, None)) == (believed, None)
 
 
 def message_of(body: str, crc: int | None = None) -> Message:
-    """Return the message that a body in the database is; ``crc`` unless that was compared already. Raises
-    ``StoreError`` for one that is damaged."""
+    """Decode a stored message; pass ``crc`` unless it was verified already. Raises ``StoreError`` for a
+    damaged body."""
     return Message.from_dict(loads(body, crc))
 
 
 def transcript(
     connection: SqlConnection, session_id: str, version: int, length: int | None = None
 ) -> list[tuple[int, str]]:
-    """Return (number, body) of the messages of one version of a transcript, in order; at most ``length``.
-    Raises ``StoreError`` for a body that is damaged."""
+    """Return (number, body) of the messages in one version of a transcript, in order; at most ``length``.
+    Raises ``StoreError`` for a damaged body."""
     rows = stored_rows(connection, session_id, version)[:length]
     return [(number, verify_checksum(body, crc)) for number, body, crc in rows]
 
@@ -228,7 +226,7 @@ def transcript(
 def stored_rows(
     connection: SqlConnection, session_id: str, version: int
 ) -> list[tuple[int, str, int | None]]:
-    """Return (number, body, checksum) of the same, damaged or not."""
+    """Return (number, body, checksum) of the messages in one version of a transcript, damaged or not."""
     numbers = "SELECT numbers, numbers_crc FROM transcripts WHERE session = ? AND version = ?"
     row = connection.execute(numbers, (session_id, version)).fetchone()
     base: list[int] = loads(*row) if row else []
@@ -241,7 +239,7 @@ def stored_rows(
 
 
 def newest_number(connection: SqlConnection, session_id: str, turn_id: str | None = None) -> int:
-    """Return the number of the session's newest message, or of the newest of one turn; 0 without any."""
+    """Return the number of the newest message of the session, or of one turn; 0 if it has none."""
     sql = "SELECT COALESCE(MAX(number), 0) FROM messages WHERE session = ?"
     if turn_id is None:
         return int(connection.execute(sql, (session_id,)).fetchone()[0])
@@ -249,8 +247,8 @@ def newest_number(connection: SqlConnection, session_id: str, turn_id: str | Non
 
 
 def first_user_words(content: Any) -> str:
-    """Return the first words of what the user said, at most ``WORDS`` characters of one line; the names of
-    its parts when there are no words."""
+    """Return the first words of a user's message, at most ``WORDS`` characters on one line; the names of its
+    parts if it has no text."""
     words = str(content)
     if isinstance(content, list):
         texts = [part for part in content if isinstance(part, Mapping) and part.get("type") == "text"]
@@ -259,32 +257,32 @@ def first_user_words(content: Any) -> str:
 
 
 # ----------------------------------------------------------------------------------------------------
-# What many turns have alike is stored once: settings, tools, system prompts, whatever is empty in a turn
-# that begins.
+# Content that many turns share is stored once: settings, tools, system prompts, and the empty fields of a new
+# turn.
 #
-# An object in the database may name under ``""`` the digests of other objects, which are in the table
-# ``contents`` and whose keys belong to it. No field of anything is called so.
+# An object in the database may list under ``""`` the digests of other objects in the table ``contents``,
+# whose keys belong to it. No field has an empty name.
 
 
 ELSEWHERE = ""
 LONG = 100
-"""Characters of JSON from which a list or an object is stored apart; a text never is."""
+"""Characters of JSON from which a list or an object is stored separately; a text never is."""
 FEW = 4
-"""Empty values that stay where they are: their digest would be as long."""
+"""Number of empty values that are stored in place: their digest would be as long."""
 
 IN_PARTS = {"turns": ("settings", "start", "result", "final"), "transitions": ("delta",)}
-"""Columns whose objects may have parts elsewhere."""
+"""Columns whose objects may have parts in ``contents``."""
 DELTAS = ("delta", "final")
-"""Those that hold changes."""
+"""Columns of changes."""
 Contents = dict[str, str]
-"""Texts by their digest."""
+"""Texts by digest."""
 
 
 def deduplicate(
     values: Mapping[str, Any], contents: Contents, *, long: bool = True, stays: str = ""
 ) -> dict[str, Any]:
-    """Put what is empty in ``values``, or 0, into ``contents``, and if so wanted each value that is long;
-    return what is left, with the digests of that. What is called ``stays`` does."""
+    """Move the empty or zero ``values`` into ``contents``, and, if ``long``, each long value; return the
+    rest, with the digests of the moved parts. The field ``stays`` is not moved as an empty value."""
     empty = {name: value for name, value in values.items() if not value and name != stays}
     parts = [empty] if len(empty) > FEW else []
     if long:
@@ -305,14 +303,14 @@ def store_content(value: Mapping[str, Any], contents: Contents) -> str:
 
 
 def write(c: SqlConnection, contents: Contents) -> None:
-    """Write those that are not there yet."""
+    """Write the contents that are not stored yet."""
     insert = "INSERT OR IGNORE INTO contents (digest, body, body_crc) VALUES (?, ?, ?)"
     c.executemany(insert, [(digest, *with_checksum(text)) for digest, text in sorted(contents.items())])
 
 
 def inline(c: SqlConnection, text: str, crc: int | None) -> dict[str, Any]:
-    """Return the object in a column with its separately stored parts. Raises ``StoreError`` when a part is
-    damaged or missing."""
+    """Return the object in a column, merged with its separately stored parts. Raises ``StoreError`` when a
+    part is damaged or missing."""
     found: dict[str, Any] = loads(text, crc)
     if ELSEWHERE not in found:
         return found
@@ -326,7 +324,7 @@ def inline(c: SqlConnection, text: str, crc: int | None) -> dict[str, Any]:
 
 
 def shorten_changes(delta: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what a move changed with new values as they are, where they are no objects."""
+    """Return the changes of a move, with each new value that is not an object stored plainly."""
     plain = {
         name: change["to"]
         for name, change in delta.items()
@@ -336,7 +334,7 @@ def shorten_changes(delta: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def delta_of(c: SqlConnection, text: str, crc: int | None) -> dict[str, Any]:
-    """Return what a move changed, as ``fsm_agent.fsm.journal`` knows it, from what its column holds."""
+    """Return the changes of a move in the form of ``fsm_agent.fsm.journal``, from their column."""
     return {
         name: change if isinstance(change, dict) else {"to": change}
         for name, change in inline(c, text, crc).items()
@@ -344,7 +342,7 @@ def delta_of(c: SqlConnection, text: str, crc: int | None) -> dict[str, Any]:
 
 
 def forget_unused(c: SqlConnection) -> None:
-    """Delete what no turn names any more."""
+    """Delete contents that no turn references."""
     named = " UNION ".join(
         f"SELECT j.value FROM {table} t, json_each(t.{column}, '$.\"\"') j"  # noqa: S608 - ours
         f" WHERE t.{column} LIKE '{{\"\":%'"
@@ -359,28 +357,28 @@ def _is_long(value: Any) -> bool:
 
 
 # ----------------------------------------------------------------------------------------------------
-# The successors of sessions: by compaction, as a fork, or as a child of a turn; turns and their children.
+# Walks along sessions, linked by compaction, fork, or delegation, and along turns and their children.
 #
-# A line has no limit: a conversation compacted a thousand times has a thousand sessions. Each walk is one
-# statement that visits each session once (``UNION`` drops repeated rows), so that it also ends on a cycle
-# in a damaged file.
+# A chain has no limit: a conversation compacted a thousand times has a thousand sessions. Each walk is one
+# statement that visits each session once (``UNION`` drops repeated rows), so that it also ends on a cycle in
+# a damaged file.
 
 
 def newest_of(connection: SqlConnection, session: str) -> str:
-    """Return the last of the sessions that this one went on as after compactions; itself when it did not."""
+    """Return the last successor of this session by compaction; the session itself if it has none."""
     after = "s.id = (SELECT successor FROM sessions WHERE id = line.id)"
     return next(iter(_walk(connection, session, after, "successor IS NULL")), session)
 
 
 def compaction_chain(connection: SqlConnection, session: str) -> list[str]:
-    """Return the session and those that it continues after compactions, the newest first."""
+    """Return the session and its predecessors by compaction, newest first."""
     before = "s.id = (SELECT parent FROM sessions WHERE id = line.id AND kind = 'compression')"
     return _walk(connection, session, before)
 
 
 def next_turn_number(connection: SqlConnection, session: str) -> int:
-    """Return the number of the next turn of the session. Numbers increase through compactions, so that they
-    order the turns of a conversation independently of the clocks of its machines."""
+    """Return the number of the session's next turn. Numbers increase across compactions, so that they order
+    the turns of a conversation independently of the clocks of its machines."""
     highest = "SELECT MAX(number) FROM turns WHERE session IN (SELECT value FROM json_each(?))"
     (last,) = connection.execute(highest, (json.dumps([session]),)).fetchone()
     if last is None:
@@ -389,30 +387,29 @@ def next_turn_number(connection: SqlConnection, session: str) -> int:
 
 
 def lineage(connection: SqlConnection, session: str) -> str:
-    """Return the first session of the line that led to this one: by compactions, forks, and delegation."""
+    """Return the first ancestor of the session, through compactions, forks, and delegation."""
     before = "s.id = (SELECT parent FROM sessions WHERE id = line.id)"
     return next(iter(_walk(connection, session, before, "parent IS NULL")), session)
 
 
 def descendants(connection: SqlConnection, session: str) -> list[str]:
-    """Return the session and all that came of it: by compactions, forks, and delegation."""
+    """Return the session and all its descendants, through compactions, forks, and delegation."""
     return _walk(connection, session, "s.parent = line.id")
 
 
 def conversation_begin(connection: SqlConnection, session: str) -> str:
-    """Return the first session of the conversation: the one that this session continues after compactions,
-    or that a turn began it from as its child's."""
+    """Return the first session of the conversation: follow compactions and delegation back from this one."""
     before = "s.id = (SELECT parent FROM sessions WHERE id = line.id AND kind IN ('compression', 'child'))"
     return _walk(connection, session, before)[-1]
 
 
 def conversation(connection: SqlConnection, first: str) -> list[str]:
-    """Return the first session of a conversation, and all that came of it by compactions and delegation."""
+    """Return the first session of a conversation, and its descendants by compaction and delegation."""
     return _walk(connection, first, "s.parent = line.id AND s.kind IN ('compression', 'child')")
 
 
 def turn_line(connection: SqlConnection, turn: str) -> list[str]:
-    """Return the turn, the one that has it as a child, and so on to the root of the tree."""
+    """Return the turn and its ancestors, up to the root of the tree."""
     rows = connection.execute(
         "WITH RECURSIVE line(id) AS (SELECT ? UNION SELECT t.parent FROM line JOIN turns t ON t.id = line.id"
         " WHERE t.parent IS NOT NULL AND t.forked_at IS NULL) SELECT id FROM line",
@@ -422,7 +419,7 @@ def turn_line(connection: SqlConnection, turn: str) -> list[str]:
 
 
 def turn_tree(connection: SqlConnection, root: str) -> list[str]:
-    """Return the turn, its children and theirs, whose ids begin with ``c-``, its own and a dot."""
+    """Return the turn and its descendants, whose ids begin with ``c-``, the parent's id and a dot."""
     rows = connection.execute(
         "WITH RECURSIVE tree(id) AS (SELECT ? UNION SELECT t.id FROM tree JOIN turns t"
         " ON t.id >= 'c-' || tree.id || '.' AND t.id < 'c-' || tree.id || '/'"
@@ -433,8 +430,8 @@ def turn_tree(connection: SqlConnection, root: str) -> list[str]:
 
 
 def _walk(connection: SqlConnection, session: str, step: str, wanted: str = "") -> list[str]:
-    """The session, then those that ``step`` leads to from each that was reached, in that order; the
-    ``wanted`` ones."""
+    """Return the session and all sessions that repeated ``step`` reaches, in order; only the ``wanted``
+    ones."""
     where = f"WHERE EXISTS (SELECT 1 FROM sessions s WHERE s.id = line.id AND {wanted})" if wanted else ""  # noqa: S608 - ours
     rows = connection.execute(
         f"WITH RECURSIVE line(id) AS (SELECT ? UNION SELECT s.id FROM line JOIN sessions s ON {step})"  # noqa: S608 - ours

@@ -1,39 +1,39 @@
-"""The tables, and how those of an earlier format become these. A database says its format in ``PRAGMA
-user_version``, and once more in ``PRAGMA application_id`` (``integrity.marked``).
+"""The tables, and the migrations from earlier formats. A database stores its format in ``PRAGMA
+user_version``, and again in ``PRAGMA application_id`` (``application_id``).
 
-sessions      a conversation: what lasts from turn to turn, and which process runs a turn on it
+sessions      a conversation: the state that lasts from turn to turn, and the process that runs a turn on it
 messages      its rows, numbered within the session, never changed; ``active`` is false for rows that were
-              put aside
+              set aside
 transcripts   after a compaction or an undo: the numbers of the rows that the new version of the transcript
               begins with
-turns         one message of a user and what became of it; ``start`` is its snapshot before the first move,
-              ``undone`` when its
-              user took it back, ``final`` what the last state changed, which makes no move, ``imported`` when
-              it, or the turn that it was forked from, came in a file, ``table_name`` which table of
-              transitions moves it, ``epoch`` counts the claims on it and ``rank`` orders them (``claims``),
-              ``number`` orders the turns of a session and of those that it continues
-given         the conversation that a caller gave a turn to begin with, apart because a turn's own row is
+turns         one message of a user and its outcome; ``start`` is the snapshot before the first move,
+              ``undone`` the time of its undo, ``final`` the changes of the last state, which makes no move,
+              ``imported`` is true if the turn, or the one it was forked from, came from a file,
+              ``table_name`` is the transition table that moves it, ``epoch`` counts the claims on it and
+              ``rank`` orders them (``TurnClaims``), ``number`` orders the turns of a session and of its
+              predecessors
+given         the conversation that a caller supplied for a turn, separate because a turn's own row is
               written at every move
-transitions   every move, with what it changed (``delta``); the snapshot at a move is the sum of those before
-effects       requests of a state, and their replies; ``in_flight`` while its end is not known
-contents      what many turns have alike, by its digest: see ``contents``
-usage         tokens and cost of every request to a model, as they came in
-unreported    what requests are taken to have used beyond that: see ``reports``
+transitions   every move, with its changes (``delta``); the snapshot at a move is the sum of those before
+effects       requests of a state, and their replies; ``in_flight`` until the reply is stored
+contents      content that many turns share, by digest: see ``rows``
+usage         tokens and cost of every model request, as reported
+unreported    estimated usage of other requests: see ``reports``
 outbox        messages that other systems have yet to receive
-controls      what people ask of a turn that another process runs
-marks         how far something that reads along has come (the full-text index)
-grants        what people approved for good
-session_grants  what they approved for the rest of a session, in one working directory
-pending       what suspended turns wait for: questions, approvals, results that come later, times; and who
-              answered what
-kept_values   what extensions keep, by extension and key: JSON
+controls      commands of people to a turn that another process runs
+marks         progress of a reader of the messages (the full-text index)
+grants        permanent approvals
+session_grants  approvals for the rest of a session, in one working directory
+pending       items that suspended turns wait for: questions, approvals, later results, timers; and their
+              answers
+kept_values   values of extensions, by extension and key: JSON
 queued        messages for workers, each with the id of a turn that is to begin (``request``, until it has)
               or has begun; ``rank`` and ``owner`` of the attempt that claimed it
-delegations   tasks that a turn gave to children without waiting for them, and the turn and move at which
-              their end was reported
+delegations   tasks that a turn delegated to children without waiting, and the turn and move at which their
+              end was reported
 
-The first list of statements makes the tables, each later one leads from the format before. Only ever add
-one.
+The first list of statements creates the tables, each later one migrates from the format before. Only ever
+add one.
 """
 
 from __future__ import annotations
@@ -65,26 +65,26 @@ JSON_COLUMNS = {
     "pending": ("choices", "answer"),
     "queued": ("request",),
 }
-"""Columns that hold JSON, each with its checksum beside it (``checksum``)."""
+"""Columns that hold JSON, each with a checksum column (``checksum_of``)."""
 
 
 def checksum_of(column: str) -> str:
-    """Return the column that has the checksum of one that holds JSON."""
+    """Return the checksum column of a JSON column."""
     return f"{column}_crc"
 
 
 Versions = Sequence[Sequence[str]]
 FIRST = 10
-"""The format of the first release. Those before it were only ever in use by who made this program."""
+"""The format of the first release. Earlier ones were used only during development."""
 
 
 def newest(versions: Versions) -> int:
-    """Return the number of the format that the last of the versions leads to."""
+    """Return the format number of the last version."""
     return FIRST - 1 + len(versions)
 
 
 def refusal(place: str, found: int, versions: Versions) -> StoreError | None:
-    """Return what is wrong with a file or database of another format, when that cannot be mended here."""
+    """Return the error for a file or database of another format, if it cannot be migrated here."""
     current = newest(versions)
     if found > current:
         return StoreError(
@@ -333,7 +333,7 @@ VERSIONS: tuple[tuple[str, ...], ...] = (
 )
 
 
-# The tables as the newest version of the schema has them.
+# The tables in the newest version of the schema.
 
 
 @cache
@@ -352,19 +352,15 @@ def tables() -> Mapping[str, tuple[Sequence[str], Sequence[str]]]:
 
 
 # ----------------------------------------------------------------------------------------------------
-# Is the store what it was written as? Looked at without changing it: a file by each process before it writes
-# to it, all of it by who asks (``health``).
+# Integrity checks, which change nothing: each process checks a file before it writes to it, and ``health``
+# checks all of it on request.
 #
-# A file is damaged by a disk, a power failure, or a copy that was made while it was written, and none of them
-# leaves a sign beside it. So every page is read once by each process that writes, and every index compared
-# with its table: about a second for each gigabyte. Reading does not wait for it. The content of the texts is
-# checked when they are read (``checksum``).
-#
-# Check a file before writing, and checksum each text. No external mark reveals damage, so each process reads
-# the whole file once before its first write; reading does not wait. SQLite does not detect a changed letter,
-# so each JSON column has a CRC-32 next to it (`body_crc`). Formats before 0.1.0 are refused, because every
-# migration step would have to be kept forever. A transaction that SQLite rolls back is repeated job by job,
-# and no caller learns "done" before the data is in the file.
+# A file is damaged by a disk, a power failure, or a copy made while it was written, and none of them leaves a
+# visible sign. So each process that writes reads every page once, and compares every index with its table:
+# about a second per gigabyte. Reading does not wait for it. Texts are checked when they are read, by the
+# CRC-32 next to each JSON column (`body_crc`), because SQLite does not detect a changed letter. Formats
+# before 0.1.0 are refused, because every migration step would have to be kept forever. A transaction that
+# SQLite rolls back is repeated job by job, and no caller learns "done" before the data is in the file.
 
 
 FILE = "sessions.db"
@@ -372,14 +368,14 @@ FILE = "sessions.db"
 
 log = logging.getLogger(__name__)
 LONG = 1.0
-"""Seconds after which it is said what takes so long."""
+"""Seconds after which a slow check is logged."""
 _LINES = 100
 
 
 def looking(path: Path) -> sqlite3.Connection:
-    """Open a connection that cannot write, and that leaves the log as it is when it is closed."""
+    """Open a connection that cannot write, and leaves the log unchanged when it is closed."""
     left = path.with_name(f"{path.name}-journal")
-    if left.exists() and left.stat().st_size:  # SQLite alone can undo what a dead process left half done
+    if left.exists() and left.stat().st_size:  # only SQLite can roll back what a dead process left
         undone = sqlite3.connect(path)
         undone.execute("SELECT COUNT(*) FROM sqlite_schema").fetchone()
         undone.close()
@@ -388,9 +384,9 @@ def looking(path: Path) -> sqlite3.Connection:
 
 
 def format_of(connection: sqlite3.Connection) -> int:
-    """Return the number of the file's format, 0 for an empty file. Raises ``sqlite3.DatabaseError`` when its
+    """Return the format number of the file, 0 for an empty file. Raises ``sqlite3.DatabaseError`` when its
     header contradicts itself."""
-    connection.execute("BEGIN")  # all of one moment
+    connection.execute("BEGIN")  # one snapshot
     try:
         version = int(connection.execute("PRAGMA user_version").fetchone()[0])
         mark = int(connection.execute("PRAGMA application_id").fetchone()[0])
@@ -399,7 +395,7 @@ def format_of(connection: sqlite3.Connection) -> int:
         connection.execute("ROLLBACK")
     if version == mark == tables == 0:
         return 0
-    unmarked = mark == 0 and 0 < version < FIRST and tables  # by the earliest programs
+    unmarked = mark == 0 and 0 < version < FIRST and tables  # the earliest versions
     if (mark != application_id(version) and not unmarked) or not 0 < version < 256:
         raise sqlite3.DatabaseError(
             f"malformed: format {version} and mark {mark:#x} in its header do not belong together"
@@ -408,18 +404,18 @@ def format_of(connection: sqlite3.Connection) -> int:
 
 
 def application_id(version: int) -> int:
-    """Return the ``application_id`` of a file of this format: "fsm" and the version, so that a flipped bit
-    in either is not taken for a file of another version."""
+    """Return the ``application_id`` of this format: "fsm" and the version, so that a flipped bit in either is
+    not mistaken for another version."""
     return int.from_bytes(b"fsm") << 8 | version
 
 
 def look_through(connection: sqlite3.Connection, path: Path, long: float = LONG) -> None:
-    """Read every page, and compare every index with its table. Raises ``sqlite3.DatabaseError`` for the
-    first fault. Faults of the full-text index are ignored: it can be rebuilt. Logs a warning when it
-    takes more than ``long`` seconds.
+    """Read every page, and compare every index with its table. Raises ``sqlite3.DatabaseError`` for the first
+    fault. Faults of the full-text index are ignored: it can be rebuilt. Logs a warning if the check takes
+    more than ``long`` seconds.
 
-    The check of all tables leaves out the list of free pages when the first table it meets is a virtual one
-    (seen in SQLite 3.40); the check of the table of tables alone never does."""
+    The check of all tables skips the list of free pages when the first table it meets is a virtual one (seen
+    in SQLite 3.40); the check of the schema table alone never does."""
     size = path.stat().st_size // 1_000_000
     told = threading.Timer(
         long, log.warning, ("looking through %s (%d MB) before it is written to", path, size)
@@ -440,8 +436,8 @@ def look_through(connection: sqlite3.Connection, path: Path, long: float = LONG)
 
 
 def as_store_error(error: BaseException, path: Path) -> Exception:
-    """Return a ``StoreError`` of one line that says what is wrong with the file and what to do; errors
-    that are no fault of the file are returned as they are."""
+    """Return a ``StoreError`` of one line that names the problem with the file and the fix; errors that are
+    not its fault are returned unchanged."""
     if isinstance(error, sqlite3.Error):
         words = str(error)
         lower = words.lower()
@@ -471,10 +467,10 @@ def as_store_error(error: BaseException, path: Path) -> Exception:
 
 @dataclass(frozen=True, slots=True)
 class Health:
-    """What was found in a whole file or database, which is at ``place``. ``size`` in bytes, with what is
-    still in the log; ``version`` of its format, 0 without tables; ``unfinished`` turns that have no end. Of a
-    database, ``server`` describes it in a line, and ``wrong`` says what is to be done about it; what is in it
-    is not looked at then."""
+    """The result of checking a whole file or database at ``place``. ``size`` in bytes, including the log;
+    ``version`` of its format, 0 without tables; ``unfinished``: the number of turns without an end. For a
+    database, ``server`` describes it in one line; if ``wrong`` names a problem and its fix, the contents were
+    not checked."""
 
     place: str
     size: int = 0
@@ -486,9 +482,9 @@ class Health:
 
 
 def health(home: Path, url: str | None = None) -> Health | None:
-    """Read every page and every text of a home's file, or of the database at ``url``, and return what is in
-    it; ``None`` when there is no file yet. Raises ``StoreError`` for one that is damaged, locked, out of
-    reach, or of a format that this program does not read."""
+    """Read every page and every text of a home's file, or of the database at ``url``, and return its health;
+    ``None`` if the file does not exist yet. Raises ``StoreError`` if it is damaged, locked, out of reach, or
+    has a format that this program does not read."""
     if url is not None:
         from fsm_agent.sessions.store.postgres import health_of
 
@@ -512,9 +508,9 @@ def health(home: Path, url: str | None = None) -> Health | None:
 
 
 def read_all(c: SqlConnection, place: str, there: Collection[str]) -> tuple[int, int]:
-    """Return how many sessions and unfinished turns there are. Raises ``StoreError`` with the number of texts
-    that are not what was written, and where the first of them is. ``there``: columns, as "table.column"; a
-    file of an older version has fewer."""
+    """Return the number of sessions and of unfinished turns. Raises ``StoreError`` with the number of damaged
+    texts, and the place of the first. ``there``: existing columns, as "table.column"; a file of an older
+    version has fewer."""
     damaged: list[str] = []
     for table, columns in JSON_COLUMNS.items():
         key = next(name for name in ("id", "session", "turn") if f"{table}.{name}" in there)

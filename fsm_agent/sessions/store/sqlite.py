@@ -1,6 +1,6 @@
-"""One SQLite file: opened, brought to this version, checked before it is written to, read from any thread.
+"""One SQLite file: opened, migrated to this version, checked before writes, read from any thread.
 
-``sqlite_writer`` has the thread that writes, and how jobs are grouped into transactions.
+``SqliteWriter`` is the thread that writes, and groups jobs into transactions.
 """
 
 from __future__ import annotations
@@ -45,12 +45,12 @@ from fsm_agent.support.files import private_folder, touch, write_new
 # ----------------------------------------------------------------------------------------------------
 # Writes groups of jobs to a SQLite file.
 #
-# Each job of a group has a savepoint of its own. SQLite takes back a whole transaction by itself
-# when it runs out of memory or of disk: who was not at fault is then run again, alone and in order.
+# Each job of a group has its own savepoint. SQLite rolls back a whole transaction by itself when it runs out
+# of memory or disk: the jobs that did not cause this then run again, alone and in order.
 
 
 WRITE_RETRIES, RETRY_FROM, RETRY_TO = 15, 0.02, 0.15
-"""SESS-01: a locked database is tried 15 times more, 20 to 150 ms apart."""
+"""SESS-01: a locked database is retried 15 times, 20 to 150 ms apart."""
 READ_PATIENCE = 2.5
 """Seconds that a reader waits for a lock, which the first write to a new file takes."""
 CHECKPOINT = 50
@@ -59,7 +59,7 @@ SAVEPOINT = "fsm_agent_job"
 
 
 class SqliteWriter(Database):
-    """The half of a SQLite file's database that writes."""
+    """The writing half of a SQLite database."""
 
     path: Path
 
@@ -71,15 +71,15 @@ class SqliteWriter(Database):
 
     @abstractmethod
     def writable(self) -> sqlite3.Connection:
-        """Open a connection for the writer's thread. Raises ``StoreError`` or ``sqlite3.Error`` when the
-        file must not be written."""
+        """Open a connection for the writer's thread. Raises ``StoreError`` or ``sqlite3.Error`` when the file
+        must not be written to."""
 
     def explained(self, error: BaseException) -> Exception:
-        """Return a ``StoreError`` for what is the file's fault."""
+        """Return a ``StoreError`` for a fault of the file."""
         return as_store_error(error, self.path)
 
     def writer_connection(self) -> sqlite3.Connection:
-        """One on which a job cannot begin or end a transaction: it shares that with others."""
+        """Open a connection on which jobs cannot begin or end a transaction: a group shares it."""
         connection = self.writable()
         connection.set_authorizer(self._authorize)
         return connection
@@ -109,15 +109,15 @@ class SqliteWriter(Database):
             self.commits += 1
             measure("commit", time.perf_counter() - began)
             self.committed()
-        # what the jobs hold is released before their waiters continue
+        # release the objects held by the jobs before their waiters continue
         group.clear()
         waiting.clear()
         tell(done)
         return True
 
     def _run_all(self, connection: sqlite3.Connection, waiting: list[Waiting]) -> list[Finished] | None:
-        """What came of the jobs; ``None`` when the transaction was lost with all of it, and they are next,
-        each alone."""
+        """Run the jobs and return their outcomes; ``None`` if the transaction was lost with all of them: they
+        run next, each alone."""
         done: list[Finished] = []
         for place, (job, future, _) in enumerate(waiting):
             try:
@@ -135,8 +135,8 @@ class SqliteWriter(Database):
         return done
 
     def _run(self, connection: sqlite3.Connection, job: Job, shared: bool) -> Any:
-        """The job's result. When it raises, nothing of it is left in the transaction, or there is no
-        transaction any more."""
+        """Return the job's result. If it raises, none of its writes remain in the transaction, or the
+        transaction is gone."""
         try:
             if not shared:
                 return self._run_job(connection, job)
@@ -152,7 +152,7 @@ class SqliteWriter(Database):
                     connection.execute(f"RELEASE {SAVEPOINT}")
         except sqlite3.OperationalError as error:
             if SAVEPOINT in str(error):
-                # SQLite took it back with the transaction, and the job opened another
+                # SQLite dropped it with the transaction, and the job opened another
                 connection.rollback()
             raise
 
@@ -167,17 +167,17 @@ class SqliteWriter(Database):
         return result
 
     def tidy(self, connection: sqlite3.Connection) -> None:
-        """Move what was committed from the log into the file, once in a number of commits, after their
-        waiters were woken."""
+        """Move commits from the log into the file, once every ``CHECKPOINT`` commits, after their waiters
+        were woken."""
         if self.commits - self._tidied < CHECKPOINT:
             return
         self._tidied = self.commits
-        with contextlib.suppress(sqlite3.Error):  # nothing is lost; the next commit says what is wrong
+        with contextlib.suppress(sqlite3.Error):  # nothing is lost; the next commit reports the problem
             connection.execute("PRAGMA wal_checkpoint(PASSIVE)")
 
 
 def _raising(problem: Exception) -> Job:
-    """In place of a job that failed already: who waits hears of it when those before it are done."""
+    """Replace a failed job, so that its caller hears of the failure after the jobs before it are done."""
 
     def fail(connection: SqlConnection) -> None:
         raise problem
@@ -186,7 +186,7 @@ def _raising(problem: Exception) -> Job:
 
 
 def patiently(attempt: Callable[[], object]) -> None:
-    """Call ``attempt`` again while another process holds the lock, with a random wait between (SESS-01)."""
+    """Retry ``attempt`` while another process holds the lock, with random waits between (SESS-01)."""
     for number in range(WRITE_RETRIES + 1):
         try:
             attempt()
@@ -198,7 +198,7 @@ def patiently(attempt: Callable[[], object]) -> None:
 
 
 def _spoils_all(error: Exception) -> bool:
-    """Is it the file, and not the job, that is at fault? Then nothing more is done on this connection."""
+    """Return whether the file is at fault, and not the job: the connection is not used again then."""
     words = str(error).lower()
     return isinstance(error, sqlite3.DatabaseError) and any(
         word in words
@@ -216,8 +216,8 @@ def _spoils_all(error: Exception) -> bool:
 
 
 class SqliteDatabase(SqliteWriter):
-    """One SQLite file. Raises ``StoreError`` in one line when it cannot be used: not writable, or of a
-    newer or unreleased format. A file that is damaged is never written to; what is left of it can be read."""
+    """One SQLite file. Raises ``StoreError`` in one line when it cannot be used: not writable, or of a newer
+    or unreleased format. A damaged file is never written to; its readable part can be read."""
 
     versions: Versions = VERSIONS
 
@@ -235,7 +235,7 @@ class SqliteDatabase(SqliteWriter):
 
     @contextlib.contextmanager
     def reading(self) -> Iterator[sqlite3.Connection]:
-        """Lend the connection for reads, which sees all that was committed before. Raises ``StoreError``."""
+        """Lend the connection for reads, which sees everything committed before. Raises ``StoreError``."""
         with self._reading:
             try:
                 yield self._reader
@@ -244,7 +244,7 @@ class SqliteDatabase(SqliteWriter):
 
     @contextlib.contextmanager
     def snapshot(self) -> Iterator[sqlite3.Connection]:
-        """Lend a connection of its own, which sees the file as it was when it was first asked."""
+        """Lend a separate connection, which sees the file as of its first read."""
         address = f"{self.path.resolve().as_uri()}?mode=ro"
         try:
             with contextlib.closing(
@@ -256,18 +256,18 @@ class SqliteDatabase(SqliteWriter):
             raise as_store_error(error, self.path) from error
 
     def close(self) -> None:
-        """Finish what was submitted, and close. Safe to call twice."""
+        """Finish submitted jobs, and close. Safe to call twice."""
         if self._thread is not None:
             self.submit(
                 lambda connection: None
-            ).exception()  # waited for; the other submitters learn how theirs ended
+            ).exception()  # waited for; the other callers learn the outcome of their jobs
         self.closed = True
         with self._reading:
             self._reader.close()
 
     def rebuild(self) -> tuple[int, int]:
-        """Rewrite the file without its free space; return its bytes before and after, with its log. Raises
-        ``StoreError`` when it is damaged, or locked for long."""
+        """Rewrite the file without its free space; return its bytes before and after, including its log.
+        Raises ``StoreError`` when it is damaged, or locked for long."""
         before = self.size()
         try:
             with contextlib.closing(self.writable()) as connection:
@@ -278,7 +278,7 @@ class SqliteDatabase(SqliteWriter):
         return before, self.size()
 
     def size(self) -> int:
-        """Return the bytes of the file and its log."""
+        """Return the size of the file and its log in bytes."""
         files = (self.path, self.path.with_name(f"{self.path.name}-wal"))
         return sum(one.stat().st_size for one in files if one.exists())
 
@@ -299,11 +299,11 @@ class SqliteDatabase(SqliteWriter):
     def _create(self) -> None:
         try:
             write_new(self.path, _empty_database(self.versions))
-        except OSError:  # no hard links in this file system: the tables are made in the empty file
+        except OSError:  # no hard links in this file system: create the tables in the empty file
             touch(self.path)
 
     def _is_current(self) -> bool:
-        """False when it must be written to before it can be used, and may be."""
+        """Return false if the file must, and may, be migrated before use."""
         with contextlib.closing(looking(self.path)) as c:
             version = format_of(c)
             if (refused := refusal(str(self.path), version, self.versions)) is not None:
@@ -316,7 +316,7 @@ class SqliteDatabase(SqliteWriter):
             return False
 
     def writable(self) -> sqlite3.Connection:
-        """A connection to a file that is whole: the first one looks through it."""
+        """Return a connection to an undamaged file: the first call checks it."""
         if self._damage:
             raise StoreError(self._damage)
         if not self._looked_through:
@@ -324,16 +324,16 @@ class SqliteDatabase(SqliteWriter):
         return self._connect()
 
     def _look_through(self) -> None:
-        """Raise what is wrong with the file; it is never written to then."""
+        """Raise the damage of the file, which is never written to then."""
         connection = looking(self.path)
         try:
             look_through(connection, self.path)
-        except sqlite3.OperationalError:  # nothing was found out
+        except sqlite3.OperationalError:  # nothing was determined
             connection.close()
             raise
         except sqlite3.DatabaseError as error:
             self._damage = str(as_store_error(error, self.path))
-            with self._reading:  # closed as the last one, it would move the log into the file
+            with self._reading:  # if it is the last connection, closing it moves the log into the file
                 self._reader.close()
                 self._reader = connection
                 self._close_when_dropped()
@@ -348,7 +348,7 @@ class SqliteDatabase(SqliteWriter):
 
     def _connect(self) -> sqlite3.Connection:
         with _closed_when_it_fails(self._open(0.1)) as connection:
-            # where it cannot be, the rollback journal stays; another that opens the file now holds its lock
+            # without WAL the rollback journal stays; another process that opens the file may hold the lock
             patiently(lambda: connection.execute("PRAGMA journal_mode = WAL"))
             connection.execute(f"PRAGMA synchronous = {self._durability.upper()}")
             connection.execute("PRAGMA foreign_keys = ON")
@@ -363,7 +363,7 @@ class SqliteDatabase(SqliteWriter):
             self._back_up(connection)
         connection.execute("BEGIN IMMEDIATE")
         try:
-            version = _version(connection)  # another process may have been here first
+            version = _version(connection)  # another process may have migrated it first
             if (refused := refusal(str(self.path), version, self.versions)) is not None:
                 raise refused
             _upgrade(connection, self.versions, version)
@@ -373,7 +373,7 @@ class SqliteDatabase(SqliteWriter):
             raise
 
     def _back_up(self, connection: sqlite3.Connection) -> None:
-        """A whole copy beside the file, before anything in it is changed."""
+        """Copy the whole file beside it, before anything in it is changed."""
         copy = self.path.with_name(f"{self.path.name}.before-{newest(self.versions)}.backup")
         touch(copy)
         with contextlib.closing(sqlite3.connect(copy)) as target:
@@ -391,15 +391,15 @@ def _closed_when_it_fails(connection: sqlite3.Connection) -> Iterator[sqlite3.Co
 
 @functools.cache
 def _empty_database(versions: Versions) -> bytes:
-    """The bytes of a database without rows. A new file begins with them, because running the statements of
-    all versions takes several milliseconds."""
+    """Return the bytes of a database without rows. A new file begins with them, because running the
+    statements of all versions takes several milliseconds."""
     with contextlib.closing(sqlite3.connect(":memory:", isolation_level=None)) as connection:
         _upgrade(connection, versions, 0)
         return connection.serialize()
 
 
 def _upgrade(connection: sqlite3.Connection, versions: Versions, version: int) -> None:
-    """Make the tables, or bring them from ``version`` to the newest one."""
+    """Create the tables, or migrate them from ``version`` to the newest one."""
     for statements in versions[max(0, version - FIRST + 1) :]:
         for statement in statements:
             connection.execute(statement)

@@ -1,5 +1,5 @@
-"""Reads the sessions of one home, and finds them by their names. No copy of a session outlives the turn that
-read it; only decoded messages stay, with their bytes for the wire, in one bounded cache."""
+"""Reads the sessions of one home, and finds them by name. No copy of a session outlives the turn that read
+it; only decoded messages stay, with their wire bytes, in one bounded cache."""
 
 from __future__ import annotations
 
@@ -51,19 +51,18 @@ if TYPE_CHECKING:
 # guard for each way in which they could be stale: a holder and a number for each hold, retries when the
 # revision differed, copies handed on after a compaction, writes kept in the copy. Reading 2,000 messages
 # takes 13 ms, nearly all of it for decoding, so the store keeps decoded messages and their wire bytes in one
-# cache of 5,000 (`RowCache`); a transcript that grew is decoded from where it was known.
+# cache of 5,000 (`RowCache`); of a transcript that grew, only the new rows are decoded.
 
 
 Opened = Callable[[Path, Durability], Database]
 CACHED_ROWS = 5_000
-"""Rows in the cache, of all sessions together; the session used last stays, however long it is."""
+"""Maximum rows in the cache, over all sessions; the most recently used session stays, however long it is."""
 
 
 @dataclass(slots=True)
 class CachedRows:
-    """The transcript of a session as it is while ``at`` holds (its revision, the version of its transcript,
-    and the number of its newest row), and the bytes made of it, if it was sent to a model, which
-    the next turn takes."""
+    """The transcript of a session, valid while ``at`` (its revision, transcript version, and newest row
+    number) is current, and its wire bytes, if it was sent to a model, which the next turn takes."""
 
     at: tuple[int, int, int]
     rows: list[Message]
@@ -72,7 +71,7 @@ class CachedRows:
 
 
 class RowCache:
-    """Decoded rows by session; the sessions that were used last stay. Safe to use from any thread."""
+    """Decoded rows by session, least recently used sessions evicted first. Thread-safe."""
 
     def __init__(self) -> None:
         self._kept: OrderedDict[str, CachedRows] = OrderedDict()
@@ -80,14 +79,14 @@ class RowCache:
         self._lock = threading.Lock()
 
     def get(self, session_id: str) -> CachedRows | None:
-        """Return what is known of a session."""
+        """Return the cached rows of a session."""
         with self._lock:
             if (known := self._kept.get(session_id)) is not None:
                 self._kept.move_to_end(session_id)
             return known
 
     def put(self, session_id: str, known: CachedRows) -> None:
-        """Keep the rows of a session in the place of those before; drop the sessions used longest ago."""
+        """Replace the cached rows of a session; evict the least recently used sessions."""
         with self._lock:
             self._drop(session_id)
             self._kept[session_id] = known
@@ -100,7 +99,7 @@ class RowCache:
             self._count -= 1 + len(before.rows)
 
     def take_wire(self, session_id: str) -> WireCopy | None:
-        """Return the bytes made of a session's rows, for one turn alone."""
+        """Remove and return the wire bytes of a session's rows: only one turn may use them."""
         with self._lock:
             if (known := self._kept.get(session_id)) is None:
                 return None
@@ -109,11 +108,11 @@ class RowCache:
 
 
 class StoredSessions:
-    """The sessions of one home as its database has them. ``pause_points``: the turns of the home that run in
-    this process, ``fences`` their right to write. ``at_work``: children in the background by their session,
-    so that two agents never work on one; changed on the engine's loop only. ``trees``: the budgets of turns
-    that have children, by the turn's id, as long as one of the tree is at work. ``reservations``: what
-    requests that are under way may take of limits that turns share."""
+    """The sessions of one home in its database. ``pause_points``: the turns of the home that run in this
+    process, ``fences`` their right to write. ``at_work``: background children by session, so that two agents
+    never work on one; changed on the engine's loop only. ``trees``: the budgets of turns with children, by
+    turn id, as long as one turn of the tree is at work. ``reservations``: amounts of shared limits that
+    in-flight requests may use."""
 
     def __init__(
         self,
@@ -135,7 +134,7 @@ class StoredSessions:
 
     @cached_property
     def database(self) -> Database:
-        """The database of the home, made and opened when it is first needed."""
+        """The database of the home, created and opened when first needed."""
         if self.database_url is None:
             return self._opened(self.home / FILE, self._durability)
         from fsm_agent.sessions.store.postgres import database_at
@@ -144,7 +143,7 @@ class StoredSessions:
 
     @cached_property
     def owners(self) -> Owners:
-        """The processes that run turns of the home."""
+        """The registry of processes that run turns of the home."""
         if self.database_url is None:
             return Owners(self.home)
         from fsm_agent.sessions.store.postgres import owners_of
@@ -152,18 +151,18 @@ class StoredSessions:
         return owners_of(weakref.ref(self))
 
     def new_session(self) -> Session:
-        """Return a session with an id of its own. Nothing is read for it."""
+        """Return a session with a new id. Nothing is read."""
         return Session(f"s-{uuid.uuid4().hex[:12]}")
 
     def session(self, session_id: str) -> Session:
-        """Return a session as it is stored now, or a new one when the database has none of this id."""
+        """Return a session in its stored state, or a new one if the database has none with this id."""
         session = Session(session_id)
         with self.database.reading() as c:
             self.read(c, session)
         return session
 
     def newest(self, session_id: str) -> Session:
-        """Return the session that a conversation continues in after compactions (SESS-07)."""
+        """Return the session in which a conversation continues after compactions (SESS-07)."""
         session = Session(session_id)
         with self.database.reading() as c:
             self.follow(c, session)
@@ -171,26 +170,26 @@ class StoredSessions:
         return session
 
     def follow(self, c: SqlConnection, session: Session) -> None:
-        """Make ``session`` the one that its conversation continues in; what was read of it is forgotten
-        then."""
+        """Point ``session`` at the newest session of its conversation; if that is another one, mark it
+        unread."""
         if (newest := self.newest_id(c, session.id)) != session.id:
             session.id, session.revision = newest, UNREAD
 
     def newest_id(self, c: SqlConnection, session_id: str) -> str:
-        """Return the id of ``newest``. A compaction whose turn was lost before it was stored made a session
-        that is not there; the conversation continues where the turn began."""
+        """Return the id of ``newest``. A compaction whose turn was lost before it was stored created a
+        session that does not exist; the conversation continues where the turn began."""
         first = self._instead.get(session_id)
         if first and not c.execute("SELECT 1 FROM sessions WHERE id = ?", (session_id,)).fetchone():
             session_id = first
         return newest_of(c, session_id)
 
     def not_stored(self, line: Sequence[str]) -> None:
-        """Hear that the turn which was in these sessions was lost, as far as it was not stored."""
+        """Record that a turn in these sessions was lost: those never stored lead back to the first one."""
         self._instead |= dict.fromkeys(line[1:], line[0])
 
     def read(self, c: SqlConnection, session: Session) -> None:
-        """Read a session into ``session``, unless that has this revision of it already. Rows that the cache
-        has are not read again."""
+        """Read a session into ``session``, unless it has the current revision already. Cached rows are not
+        read again."""
         row = c.execute(
             "SELECT version, revision, turns, title, kind, parent, end_reason, source, prompts,"
             " prompts_crc, meter, meter_crc, guard, guard_crc, usage, usage_crc FROM sessions"
@@ -218,7 +217,7 @@ class StoredSessions:
         session.wire, session.unwritten, session.successor = None, [], None
 
     def read_again(self, session: Session) -> None:
-        """Read a session into ``session``, whatever that has of it."""
+        """Read a session into ``session``, whatever its revision."""
         session.revision = UNREAD
         with self.database.reading() as c:
             self.read(c, session)
@@ -226,7 +225,7 @@ class StoredSessions:
     def _read_rows(
         self, c: SqlConnection, session_id: str, at: tuple[int, int, int], before: CachedRows | None
     ) -> CachedRows:
-        """Read the transcript; a number is given to one row only, so rows that are known are not decoded."""
+        """Read the transcript; row numbers are never reused, so known rows are not decoded again."""
         decoded = {} if before is None else {number: row for row, number in before.numbers.items()}
         numbers = {
             decoded.get(number) or message_of(body, crc): number
@@ -240,26 +239,25 @@ class StoredSessions:
         return known
 
     def keep_rows(self, session: Session) -> None:
-        """Keep the rows of a session, which are stored as ``session`` has them, for those who read it
-        next."""
+        """Cache the rows of a session, stored exactly as ``session`` has them, for the next reader."""
         at = (session.revision, session.version, session.next_number - 1)
         numbers = {row: session.numbers[row] for row in session.rows}
         self._rows.put(session.id, CachedRows(at, list(session.rows), numbers, session.wire))
 
     def archived(self, session_id: str) -> list[Message]:
-        """Return the messages that compactions and undos put aside, oldest first."""
+        """Return the messages that compactions and undos set aside, oldest first."""
         sql = "SELECT body, body_crc FROM messages WHERE session = ? AND active = 0 ORDER BY number"
         return [message_of(*row) for row in self.database.select(sql, session_id)]
 
 
 def _copy(source: Any, target: Any) -> None:
-    """The fields of one slotted dataclass into another of its kind, which others hold."""
+    """Copy the fields of one slotted dataclass into another instance, to which others hold references."""
     for name in type(source).__slots__:
         setattr(target, name, getattr(source, name))
 
 
 # ----------------------------------------------------------------------------------------------------
-# What requests to models that are under way may take of limits that turns share.
+# The amounts of shared limits that in-flight model requests may use.
 
 
 class Reserved(NamedTuple):
@@ -300,35 +298,35 @@ class Reservations:
 
 
 # ----------------------------------------------------------------------------------------------------
-# What other processes have to say to turns that run here: rows of the table ``controls``, and that a turn
-# is theirs now; read a few times a second.
+# Messages from other processes to turns that run here: rows of the table ``controls``, and takeovers of
+# turns; polled a few times a second.
 #
-# One thread a home, only while turns run, looks for rows that no process took yet; the turns themselves never
-# look. A row that attaches a debugger attaches a ``RemoteDebugServer`` to the turn's gate, which carries out
-# the commands of the following rows.
+# One thread per home, only while turns run, polls for rows that no process has taken; the turns themselves
+# never poll. A row that attaches a debugger attaches a ``RemoteDebugServer`` to the turn's gate, which
+# carries out the commands of the following rows.
 
 
 log = logging.getLogger(__name__)
 
 POLL, ATTACHED_POLL = 0.25, 0.02
-"""Seconds between two looks, without and with a debugger in another process."""
+"""Seconds between two polls, without and with a debugger in another process."""
 TOLD_POLL = 5.0
-"""The same where the database says when something came."""
+"""Seconds between two polls where the database sends notifications."""
 IDLE = 2.0
 """Seconds without a running turn after which the thread ends."""
 _OPEN = "SELECT id, turn, command, body FROM controls WHERE taken IS NULL ORDER BY id"
 
 
 class Obeys(Protocol):
-    """Who carries out commands at a gate for a debugger elsewhere."""
+    """Carries out commands at a gate for a remote debugger."""
 
     @property
     def attached(self) -> bool:
-        """Say whether a debugger has taken hold of the turn."""
+        """True while a debugger controls the turn."""
         ...
 
     def obey(self, name: str, body: dict[str, Any]) -> None:
-        """Carry out the command of that name; ``body`` is JSON."""
+        """Carry out the command ``name``; ``body`` is JSON."""
         ...
 
 
@@ -336,27 +334,27 @@ _TAKE = (
     "UPDATE controls SET taken = ? WHERE id = ? AND taken IS NULL AND EXISTS (SELECT 1 FROM turns WHERE id ="
     " controls.turn AND epoch = ?)"
 )
-"""Only for its owner: another process that ran the turn before must not hear what is said to it now."""
+"""Only for the turn's owner: a process that ran the turn earlier must not receive its commands."""
 
 
 class Home(Protocol):
-    """Whose commands are read."""
+    """The home whose commands are read."""
 
     fences: Fences
 
     @property
     def database(self) -> Database:
-        """Return the database in which commands to turns are left."""
+        """The database that stores commands to turns."""
         ...
 
     @property
     def owners(self) -> Owners:
-        """Return who knows which processes live."""
+        """The registry of live processes."""
         ...
 
 
 class CommandPoller:
-    """The turns of one home that run in this process, and the commands that come for them."""
+    """The turns of one home that run in this process, and the commands addressed to them."""
 
     def __init__(self, home: Home) -> None:
         self._home = weakref.ref(home)  # the thread must not keep it open
@@ -367,7 +365,7 @@ class CommandPoller:
         self._wake = threading.Event()
 
     def opened(self, gate: PausePoint) -> None:
-        """Look for commands to this turn from now on."""
+        """Poll for commands to this turn from now on."""
         with self._lock:
             self._gates[gate.turn.turn_id] = gate
             if self._thread is None:
@@ -376,11 +374,11 @@ class CommandPoller:
 
     def closed(self, gate: PausePoint) -> None:
         with self._lock:
-            if self._gates.get(gate.turn.turn_id) is gate:  # and not that of who took the turn over
+            if self._gates.get(gate.turn.turn_id) is gate:  # but not the gate of a turn object that took over
                 del self._gates[gate.turn.turn_id]
 
     def running(self, turn_id: str) -> PausePoint | None:
-        """The gate of a turn that this process runs."""
+        """Return the gate of a turn that this process runs."""
         with self._lock:
             return self._gates.get(turn_id)
 
@@ -404,7 +402,7 @@ class CommandPoller:
                 self._wake.clear()
 
     def _pause(self, attached: bool) -> float:
-        """Seconds until the next look, unless something is heard of before."""
+        """Return the seconds until the next poll, unless a notification arrives earlier."""
         home = self._home()
         if home is None or not home.database.listen(self._on_command):
             return ATTACHED_POLL if attached else POLL
@@ -433,14 +431,14 @@ class CommandPoller:
                 continue
             try:
                 self._server(gate, home).obey(command, json.loads(body))
-            except Exception:  # one bad command must not end the thread that looks for all of them
+            except Exception:  # one bad command must not end the polling thread
                 log.exception("command %s of turn %s could not be carried out", command, gate.turn.turn_id)
 
     def _server(self, gate: PausePoint, home: Home) -> Obeys:
         known = self._servers.get(gate.turn.turn_id)
         if known is not None and known[0] is gate:
             return known[1]
-        # by name, and only here: the debugger is built on turns, not turns on the debugger
+        # by name, and only here: the debugger depends on turns, not turns on the debugger
         made = importlib.import_module("fsm_agent.debug.core.remote").RemoteDebugServer
         server: Obeys = made(gate, home.database, home.owners)
         self._servers[gate.turn.turn_id] = gate, server
@@ -448,21 +446,21 @@ class CommandPoller:
 
 
 # ----------------------------------------------------------------------------------------------------
-# What sessions are called, and which session or turn a name means (SESS-08).
+# Titles of sessions, and lookup of sessions and turns by name (SESS-08).
 
 
 SHOWN = 5
-"""Candidates named when several fit."""
+"""Maximum candidates listed for an ambiguous name."""
 AUTOMATIC = 48
-"""Characters of a title that is made of a message."""
+"""Maximum characters of a title derived from a message."""
 LONGEST = 120
-"""Characters of a title that a person gives."""
+"""Maximum characters of a title given by a person."""
 NUMBERED = 9
-"""Sessions with the same beginning that are distinguished by a number; the rest use a part of their id."""
+"""Highest number that distinguishes sessions with the same title; further ones use a part of their id."""
 
 
 def find_session(store: StoredSessions, name: str) -> str:
-    """Return the id of the session that ``name`` means: an id, a title, or the beginning of one. Raises
+    """Return the id of the session that ``name`` refers to: an id, a title, or the beginning of one. Raises
     ``ConfigError`` when it matches no session or several."""
     query = store.database.select
     for where in (
@@ -477,7 +475,7 @@ def find_session(store: StoredSessions, name: str) -> str:
             continue
         going_on = [
             row for row in found if row[1] is None
-        ]  # the others went on as another session by compaction
+        ]  # the others continue as another session after compaction
         if where == "title = ?" or len(found) == 1:
             return str(found[0][0])
         if len(going_on) == 1:
@@ -490,7 +488,7 @@ def find_session(store: StoredSessions, name: str) -> str:
 
 
 def find_turn(store: StoredSessions, name: str) -> TurnInfo:
-    """Return the unfinished turn that ``name`` means: a turn, or the newest one of a session. Raises
+    """Return the unfinished turn that ``name`` refers to: a turn, or the newest one of a session. Raises
     ``ConfigError``."""
     found = _turns_called(store, name)
     turn_id = (
@@ -504,8 +502,8 @@ def find_turn(store: StoredSessions, name: str) -> TurnInfo:
 
 
 def one_of(store: StoredSessions, name: str) -> tuple[Literal["session", "turn"], str]:
-    """Return what ``name`` means, and its id: a session or a turn, ended or not. Raises ``ConfigError``
-    for none or several."""
+    """Return the kind and id of the session or turn that ``name`` refers to, ended or not. Raises
+    ``ConfigError`` for no match or several."""
     found = _turns_called(store, name)
     if found == [name]:
         return "turn", name
@@ -518,14 +516,14 @@ def one_of(store: StoredSessions, name: str) -> tuple[Literal["session", "turn"]
 
 
 def any_turn(store: StoredSessions, name: str) -> str:
-    """Return the id of the turn that ``name`` means, ended or not: a turn, or the newest one of a session.
-    Raises ``ConfigError``."""
+    """Return the id of the turn that ``name`` refers to, ended or not: a turn, or the newest one of a
+    session. Raises ``ConfigError``."""
     kind, found = one_of(store, name)
     return found if kind == "turn" else _newest(store, found)
 
 
 def _turns_called(store: StoredSessions, name: str) -> list[str]:
-    """The turn of this id, else those whose ids begin so."""
+    """Return the turn with this id, or else all turns whose ids begin with ``name``."""
     query = "SELECT id FROM turns WHERE substr(id, 1, length(?)) = ? ORDER BY id"
     ids = [turn_id for (turn_id,) in store.database.select(query, name, name)] if name else []
     return [name] if name in ids else ids
@@ -545,8 +543,7 @@ def _list_matches(rows: list[tuple[Any, ...]]) -> str:
 
 
 def name_after(store: StoredSessions, session: Session, content: Any) -> None:
-    """Give a session without a title the first words of its first message, or of ``content``, which is
-    asked now."""
+    """Give an untitled session the first words of its first message, or of ``content``, the current one."""
     if session.title:
         return
     first = next((row.content for row in session.rows if row.role == "user"), content)
@@ -556,7 +553,7 @@ def name_after(store: StoredSessions, session: Session, content: Any) -> None:
 
 
 def is_automatic(store: StoredSessions, session_id: str) -> bool:
-    """Say whether a session is still called after its first words, without a title of its own."""
+    """Return whether the title of a session still comes from its first words."""
     session = store.session(session_id)
     first = next((row.content for row in session.rows if row.role == "user"), None)
     words = first_words(first)
@@ -564,7 +561,7 @@ def is_automatic(store: StoredSessions, session_id: str) -> bool:
 
 
 def first_words(content: Any) -> str:
-    """Return as many whole words as fit into a title of ``AUTOMATIC`` characters; keys are masked."""
+    """Return as many whole words as fit into a title of ``AUTOMATIC`` characters, with keys masked."""
     text = _printable(mask(first_user_words(content)))
     if len(text) <= AUTOMATIC:
         return text
@@ -573,7 +570,7 @@ def first_words(content: Any) -> str:
 
 
 def free_title(c: SqlConnection, title: str, session_id: str) -> str:
-    """Return the title, or one like it that no session has: ``words (2)``."""
+    """Return the title, or a variant that no session has: ``words (2)``."""
     tries = [title, *(f"{title} ({number})" for number in range(2, NUMBERED + 1))]
     same = "SELECT title FROM sessions WHERE title IN (SELECT value FROM json_each(?))"
     taken = {row[0] for row in c.execute(same, (json.dumps(tries),))}
@@ -581,8 +578,8 @@ def free_title(c: SqlConnection, title: str, session_id: str) -> str:
 
 
 def rename(store: StoredSessions, session_id: str, title: str) -> str:
-    """Give a session another title, and return it with its blanks tidied. Raises ``ConfigError`` for one
-    that is empty, too long, or taken."""
+    """Change the title of a session, and return it with whitespace normalized. Raises ``ConfigError`` for a
+    title that is empty, too long, or taken."""
     words = _printable(" ".join(title.split()))
     if not 0 < len(words) <= LONGEST:
         raise ConfigError("a session cannot be called so", title, f"a title of 1 to {LONGEST} characters")

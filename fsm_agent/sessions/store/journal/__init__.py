@@ -9,8 +9,8 @@ one log, and only the log writes for the turn.
 groups (``Handover``), and one thread per database writes them, in order, many turns in one transaction. Every
 group calls ``Fence.refuse`` first, in its own transaction: it compares the epoch of the turn with the one
 stored. A process that lost the turn finds another epoch; none of its group is written, and the turn stops
-with ``OwnershipLost``. Everything else that detects a loss (polling a few times a second, ``turn.lose``)
-only detects it earlier.
+with ``OwnershipLost``. All other checks for a loss (polling a few times a second, ``turn.lose``) only detect
+it earlier.
 
 *When.* Writing is asynchronous; waiting is the exception:
 
@@ -20,17 +20,17 @@ only detects it earlier.
 - ``got`` records the reply in place of the intent, with the transcript rows and the tokens that came
   with it, and does not wait. Losing a reply means asking a model again, running a pure tool again, or
   reporting an unknown outcome; it never means running an unsafe tool twice.
-- ``moved`` records the move together with everything that changed since the last one, so a move is never on
-  disk without its changes. It waits only when a person or a debugger watches each move, and at the last one.
+- ``moved`` records the move together with all changes since the last one, so a move is never on disk
+  without its changes. It waits only when a person or a debugger watches each move, and at the last one.
 - ``later``, ``ended`` and ``at_rest`` wait: others rely on what they report.
 
-An iteration of an agent is usually one commit. ``conversation_journal.FLUSHES`` is the whole list, and
-docs/sessions.md prints it.
+An iteration of an agent is usually one commit. ``conversation_journal.FLUSHES`` is the complete list,
+and docs/sessions.md prints it.
 
-*Order.* Groups are written in the order in which they were handed over, and a group whose predecessor failed
-fails, too (``Handover.lost``). So the database always has a prefix of the turn's history: a reply without its
-intent, or a second move without the first, cannot occur. A group that was lost is handed over again, before
-what came later (``_take_back``).
+*Order.* Groups are written in the order of their handover, and a group whose predecessor failed also fails
+(``Handover.lost``). So the database always has a prefix of the turn's history: a reply without its intent,
+or a second move without the first, cannot occur. A lost group is handed over again, before later ones
+(``_take_back``).
 
 *What the journal holds.* The snapshot is written once, when the turn begins; each move has the difference
 from the one before. Rows of the transcript that came after the last move are provisional: resuming sets them
@@ -98,22 +98,21 @@ from fsm_agent.sessions.store.rows import (
 )
 
 # ----------------------------------------------------------------------------------------------------
-# Known replies of a visit that a crash, a fork, or a person interrupted. They are not
-# requested again.
+# Known replies of a visit that a crash, a fork, or a person interrupted. They are not requested again.
 #
-# States are pure, so a visit that is run again makes the same requests in the same order. A request is
+# States are pure, so a visit that runs again makes the same requests in the same order. A request is
 # identified by its place in the visit and its contents. ``Recording`` is for turns of any table;
-# ``conversation_recording`` is for turns that talk to a model.
+# ``ConversationRecording`` is for turns that talk to a model.
 
 
 Origin = Literal["", "by hand", "taken over"]
-"""Who gave a reply: the world, a person at a fork, or the turn that was forked."""
+"""The source of a reply: the world, a person at a fork, or the forked turn."""
 
 
 @dataclass(frozen=True, slots=True)
 class Recorded:
-    """One request in the journal. ``reply`` is ``None`` while it was in flight. ``foreign``: it is in
-    the journal of the turn that this one was forked from."""
+    """One request in the journal. ``reply`` is ``None`` while it is in flight. ``foreign``: it is in the
+    journal of the turn that this one was forked from."""
 
     kind: str
     request: dict[str, Any]
@@ -125,9 +124,9 @@ class Recorded:
 @dataclass(slots=True)
 class Recording:
     """Replies by (ordinal, place) of one visit. ``doubts`` collects (name, id) of requests with an unknown
-    effect, ``origins`` the source of replies that are not in the journal of this turn. ``waiting``: calls
-    whose results come later, with the digests of their arguments; they run elsewhere, and are not started
-    again. ``resumed``: another process began the visit."""
+    effect, ``origins`` the source of replies that are not in this turn's journal. ``waiting``: calls whose
+    results come later, with the digests of their arguments; they run elsewhere, and are not started again.
+    ``resumed``: another process began the visit."""
 
     entries: dict[tuple[int, int], Recorded] = field(default_factory=dict)
     doubts: list[tuple[str, str]] = field(default_factory=list)
@@ -137,7 +136,7 @@ class Recording:
 
     @classmethod
     def of(cls, effects: Iterable[Effect], answers: Mapping[str, Any] | None = None) -> Recording:
-        """Read a visit from the journal; ``answers`` is what ``answers()`` gave for the turn of a fork."""
+        """Read a visit from the journal; ``answers``: the stored ``answers()`` of a fork."""
         return cls(
             {
                 (one.ordinal, one.place): Recorded(one.kind, one.request, one.status, one.reply)
@@ -146,12 +145,12 @@ class Recording:
         )
 
     def silent(self) -> bool:
-        """Is there no known reply? This holds for nearly every visit."""
+        """Return whether no reply is known. This holds for nearly every visit."""
         return not self.entries
 
     def unbelieved(self) -> Recording:
-        """For an imported turn: replies recorded by a stranger are requested again, and effects that may have
-        happened are in doubt."""
+        """Discard the replies of an imported turn: replies recorded by a stranger are requested again, and
+        effects that may have happened are in doubt."""
         return Recording({place: replace(entry, reply=None) for place, entry in self.entries.items()})
 
     def cut_off(self) -> frozenset[str]:
@@ -159,20 +158,21 @@ class Recording:
         return frozenset()
 
     def answered(self) -> frozenset[str]:
-        """Return the names of tools with a call in this visit that is not made again."""
+        """Return the names of tools with a call in this visit that does not run again."""
         return frozenset()
 
     def taken_over(self, *, whole: bool = False) -> Recording:
-        """What a fork takes over: nothing, it repeats all requests."""
+        """Return the recording for a fork: empty, because a fork repeats all requests."""
         return Recording()
 
     def answers(self) -> dict[str, Any] | None:
-        """The replies that a fork begins with, as JSON values; ``None`` if there are none."""
+        """Return the replies that a fork begins with, as JSON values; ``None`` if there are none."""
         return None
 
     def reply(self, ordinal: int, place: int, request: Any) -> Any:
-        """The known reply to this request, or ``UNKNOWN``. An unsafe request that was in flight when its
-        process ended gets its own ``in_doubt()`` reply. A person's answer is never taken from the record."""
+        """Return the known reply to this request, or ``UNKNOWN``. An unsafe request that was in flight when
+        its process ended gets its own ``in_doubt()`` reply. A person's answer is never taken from the
+        record."""
         entry = self.entries.get((ordinal, place))
         if entry is None or entry.kind != type(request).__name__ or not is_kept_as(request, entry.request):
             return UNKNOWN
@@ -186,7 +186,7 @@ class Recording:
         return UNKNOWN
 
     def where(self, ordinal: int, place: int, request: Any) -> tuple[int, int]:
-        """(ordinal, place) under which the journal keeps this request."""
+        """Return the (ordinal, place) under which the journal keeps this request."""
         return ordinal, place
 
 
@@ -206,8 +206,8 @@ SENT = 8
 
 @dataclass(frozen=True, slots=True)
 class Closing:
-    """How a turn ended, as it is stored: its exit reason, how well (``completed``, ``failed``, ``partial``,
-    ``interrupted``), the result as JSON values, and for lists the ``model`` that it ran on."""
+    """The end of a turn as it is stored: its exit reason, its outcome (``completed``, ``failed``,
+    ``partial``, ``interrupted``), the result as JSON values, and for lists the ``model`` that it ran on."""
 
     exit: str
     outcome: str | None
@@ -217,10 +217,10 @@ class Closing:
 
 class TurnLog:
     """Writes one turn into the database. ``turn`` is a dataclass with turn_id, state, seq; ``line``: the
-    sessions that it was in; ``session``: the last of them.
+    sessions that the turn was in; ``session``: the last of them.
 
-    A failing store stops the turn, which can be resumed: nothing happens that is not recorded.
-    ``looked_at``: each move is watched, and is safe on disk before it is published.
+    A failing store stops the turn, which can be resumed: nothing happens that is not recorded. ``looked_at``:
+    each move is observed, and committed before it is published.
     """
 
     looked_at = True
@@ -243,7 +243,7 @@ class TurnLog:
         self._moved = False
         self.fence = Fence(turn.turn_id)
         self._sent: list[Handover] = []
-        self._begun: dict[tuple[int, int, int], tuple[Any, ...]] = {}  # intents, by what names a request
+        self._begun: dict[tuple[int, int, int], tuple[Any, ...]] = {}  # intents, by the identity of a request
         self._step: Step | None = None
         self._closed = False
 
@@ -286,7 +286,7 @@ class TurnLog:
         return self._without_store(exchange, known) if self.problem else known
 
     def _without_store(self, exchange: Exchange, known: Sequence[Any]) -> Sequence[Any]:
-        """The replies to the requests while nothing can be written."""
+        """Return the replies to the requests while nothing can be written."""
         return known
 
     def _recorded_reply(self, exchange: Exchange, place: int, request: Any) -> Any:
@@ -327,7 +327,7 @@ class TurnLog:
         return not self.problem
 
     async def moved(self, step: Step) -> None:
-        if step is not self._step:  # otherwise it was recorded already, and waits to be written
+        if step is not self._step:  # otherwise already recorded, waiting to be written
             delta = self._delta()
             self._jobs.append(self._transition(step, delta))
             self._recording, self._step, self._begun = None, step, {}
@@ -338,10 +338,10 @@ class TurnLog:
             self._hand_over()
 
     async def ended(self, closing: Closing) -> None:
-        """End the turn: write its result, and release the session. ``problem`` says when that is not
-        stored. Raises ``StaleCopyError``, after which the caller tries ``ended_anew``, and
-        ``OwnershipLost``: the new owner records the end."""
-        if not self._closed:  # otherwise it was recorded already, and waits to be written
+        """End the turn: write its result, and release the session. ``problem`` is set when that is not
+        stored. Raises ``StaleCopyError``, after which the caller tries ``ended_anew``, and ``OwnershipLost``:
+        the new owner records the end."""
+        if not self._closed:  # otherwise already recorded, waiting to be written
             delta = self._delta()
             self._jobs.append(self._end(closing, json_with_checksum(shorten_changes(delta))))
             self._closed = True
@@ -354,7 +354,7 @@ class TurnLog:
             self.session.revision += 1
 
     def take_unsaved(self) -> Job | None:
-        """Return the job that writes what a failing store did not take of a turn that has ended."""
+        """Return the job with the writes of an ended turn that the store failed to take."""
         jobs, self._jobs = self._jobs, []
         return (lambda c: self._write(c, jobs)) if jobs else None
 
@@ -382,7 +382,7 @@ class TurnLog:
                 self._take_back(sent)
 
     def needs(self, request: Any) -> Needed:
-        """Return what must be on disk before the request is performed."""
+        """Return the writes that must be on disk before the request is performed."""
         return flush_of(request).needs
 
     # Differences between kinds of turns
@@ -396,17 +396,15 @@ class TurnLog:
         return json_with_checksum(reply_record(request, reply))
 
     def _costs(self, request: Any, reply: Any) -> list[Job]:
-        """The costs of a reply, booked in its transaction."""
+        """Return jobs that book the costs of a reply in its transaction."""
         return []
 
     def _note_rows(self) -> None:
         """Gather the changes of a transcript since the last call."""
 
     def _delta(self) -> dict[str, Any]:
-        """The changes of the snapshot since the last call."""
+        """Return the changes of the snapshot since the last call."""
         return self._tracker.delta()
-
-    # Gathering
 
     # Writing
 
@@ -424,7 +422,7 @@ class TurnLog:
             self._sent = [*(one for one in self._sent[:-1] if not one.arrived), self._sent[-1]]
 
     def _write(self, c: SqlConnection, jobs: Sequence[Job]) -> None:
-        """Run the jobs, unless the turn has another owner by now. In the writer's thread."""
+        """Run the jobs in the writer's thread, unless the turn has another owner by now."""
         self.fence.refuse(c)
         with conflicts(c, self._stale):
             for job in jobs:
@@ -461,12 +459,12 @@ class TurnLog:
             session.revision = UNREAD
 
     def _take_back(self, sent: Sequence[Handover]) -> None:
-        """Hand lost groups over again, before later ones."""
+        """Queue the jobs of lost groups again, before later ones."""
         lost = [job for group in sent if group.future.exception() is not None for job in group.jobs]
         self._jobs = [*lost, *self._jobs]
 
     def _on_store_failure(self, error: StoreError) -> None:
-        """Keep what the store did not write for another attempt with the next group."""
+        """Keep unwritten jobs for another attempt with the next group."""
         raise error
 
     def _intent(self, row: tuple[Any, ...]) -> Job:
@@ -475,7 +473,7 @@ class TurnLog:
     def _outcome(
         self, exchange: Exchange, place: int, request: Any, reply: Any, seconds: float, origin: Origin = ""
     ) -> Job:
-        """The row of an answered request, with the source of the reply if it was not performed."""
+        """Return the job that writes an answered request, with the reply's source if it was not performed."""
         unknown = isinstance(request, Request) and request.doubtful(reply)
         status, at = "unknown" if unknown else "done", self._now() - seconds
         took = None if origin else seconds
@@ -484,7 +482,7 @@ class TurnLog:
         return EffectJob((*row, status, *self._reply_columns(request, reply), at, took, origin))
 
     def _asked_row(self, exchange: Exchange, place: int, request: Any) -> tuple[Any, ...]:
-        """The columns of a request that do not change with its reply."""
+        """Return the columns of a request that do not change with its reply."""
         kept = exchange.ordinal, place
         if self._recording is not None and self._recording.entries:
             kept = self._recording.where(*kept, request)
@@ -537,8 +535,8 @@ class TurnLog:
 
 
 class Handover:
-    """Jobs written together, behind the group before them. A lost group takes all later ones with
-    it, so that they can be written again in order. ``future`` is its outcome."""
+    """Jobs written together, behind the group before them. A lost group fails all later ones, so that they
+    can be written again in order. ``future``: its outcome."""
 
     future: Future[Any]
 
@@ -570,18 +568,18 @@ class Handover:
 
     @property
     def arrived(self) -> bool:
-        """Is it durable?"""
+        """True if the group is durable."""
         return self.future.done() and self.future.exception() is None
 
     @property
     def lost(self) -> bool:
-        """Asked by the next group: was this one refused, or its transaction rolled back?"""
+        """True if this group was refused or its transaction was rolled back; the next group checks it."""
         return not self._written or (self.future.done() and self.future.exception() is not None)
 
 
 @dataclass(frozen=True, slots=True)
 class EffectJob:
-    """The job that writes a request, and its reply in place of that."""
+    """The job that writes a request, or replaces it with its answered form."""
 
     values: tuple[Any, ...]
 
@@ -590,8 +588,8 @@ class EffectJob:
 
 
 # ----------------------------------------------------------------------------------------------------
-# What must be on disk before something happens. Everything else that a turn writes is pending and waits
-# for the next of these, or for ``writer.LATE`` seconds. Requests declare their own needs.
+# Points at which pending writes must be on disk. All other writes of a turn wait for the next of these, or
+# for ``database.LATE`` seconds. Requests declare their own needs.
 
 
 SAID = Flush(

@@ -1,9 +1,10 @@
-"""The journal of a turn that talks to a model: besides its moves, the rows of the transcript, tokens, and
-what became of tools.
+"""The journal of a turn that talks to a model: besides its moves, transcript rows, tokens, and the outcomes
+of tools.
 
 A store that fails during a turn does not cost the answer: the turn continues in memory, runs no further
-unsafe tool, and ``problem`` says why; what was not written is tried again at the end and at the session's
-next turn. Only as long as no other process can have the turn meanwhile: else it stops, and can be resumed.
+unsafe tool, and ``problem`` gives the reason; the missing writes are tried again at the end and at the
+session's next turn. This holds only as long as no other process can own the turn; otherwise it stops, and can
+be resumed.
 """
 
 from __future__ import annotations
@@ -74,11 +75,11 @@ FLUSHES = (
     MODEL, TOOL, PURE_TOOL, QUESTION, ENGINE, IDEMPOTENT, UNSAFE, PURE, SAID, STEP, LAST,
     SUSPENDED, END, LET_GO,
 )  # fmt: skip
-"""The table in docs/sessions.md."""
+"""The rows of the table in docs/sessions.md."""
 
 
 def request_columns(session: Session | None, request: Any) -> Checked:
-    """Return a request as the journal keeps it."""
+    """Encode a request for the journal."""
     kept = request.journalled(session)
     if isinstance(kept, TurnRequest):
         return _small_columns(kept)
@@ -88,12 +89,12 @@ def request_columns(session: Session | None, request: Any) -> Checked:
 
 @functools.lru_cache(maxsize=64)
 def _small_columns(value: TurnRequest | Done) -> Checked:
-    """Of the few values that come back a dozen times in every round, written once."""
+    """Cache the columns of the few values that recur a dozen times in every round."""
     return json_with_checksum((REPLY if isinstance(value, Done) else REQUEST).encode(value))
 
 
 def reply_columns(request: Any, reply: Any) -> Checked:
-    """Return a reply as the journal keeps it. What a turn opened with is in its snapshot."""
+    """Encode a reply for the journal. The contents of ``Opened`` are in the turn's snapshot."""
     if isinstance(reply, Opened):
         kept = {
             "rows": len(reply.session_rows),
@@ -110,27 +111,27 @@ def reply_columns(request: Any, reply: Any) -> Checked:
 # ----------------------------------------------------------------------------------------------------
 # The record of an interrupted visit of a turn that talks to a model and runs tools.
 #
-# Replies of the outside world come from the record; what belongs to this process (keys, connections,
-# messages of the session) is done again. Approvals are requested again, too, because the rules may have
-# changed and the record may come from elsewhere. Changed rules or tools also change the order; calls are
-# therefore identified by their ids, and none runs twice.
+# Replies of the outside world come from the record; requests about this process (keys, connections, messages
+# of the session) are performed again. Approvals are requested again, too, because the rules may have changed
+# and the record may come from elsewhere. Changed rules or tools also change the order; calls are therefore
+# identified by their ids, and none runs twice.
 
 
 NOTHING_TO_RUN = Approval(True, "its outcome is known; it is not run again")
-"""To the question about a call that is answered from the record, or by a person: no question is needed."""
+"""Answers the question about a call whose result is recorded or given by a person: nothing runs."""
 
 
 @dataclass(slots=True)
 class ConversationRecording(Recording):
     """``results`` by call id and ``reply_of_model`` are given by a person. The row that led to a ``resumed``
-    visit has paid for one request to a model, which may or may not have left."""
+    visit has paid for one model request, which may or may not have been sent."""
 
     results: dict[str, str] = field(default_factory=dict)
     reply_of_model: Reply | None = None
 
     @classmethod
     def of(cls, effects: Iterable[Effect], answers: Mapping[str, Any] | None = None) -> ConversationRecording:
-        """What the journal has of a visit; ``answers`` is what ``answers()`` gave for the turn of a fork."""
+        """Read a visit from the journal; ``answers``: the stored ``answers()`` of a fork."""
         made = cls()
         if answers is not None:
             made.results = dict(answers["results"])
@@ -152,12 +153,12 @@ class ConversationRecording(Recording):
         return frozenset(str(one.request.get("key", "")) for one in running)
 
     def silent(self) -> bool:
-        """Is nothing known, also by hand, and no request paid for in another process?"""
+        """Return whether no reply is known, and no request was paid for by another process."""
         return not (self.entries or self.results or self.reply_of_model or self.resumed)
 
     def taken_over(self, *, whole: bool = False) -> ConversationRecording:
-        """For a fork: results of tools, which it takes over; the model is asked again, unless the ``whole``
-        visit is answered from the record."""
+        """Return the recording for a fork: it takes over results of tools; the model is asked again, unless
+        the ``whole`` visit is answered from the record."""
         kept = {
             place: replace(entry, foreign=True)
             for place, entry in self.entries.items()
@@ -166,8 +167,8 @@ class ConversationRecording(Recording):
         return ConversationRecording(kept)
 
     def answers(self) -> dict[str, Any] | None:
-        """What a fork begins with, as JSON values, so that it is still there when the process ends before the
-        visit does; or ``None``."""
+        """Return the replies that a fork begins with, as JSON values, so that they survive a process that
+        ends before the visit does; ``None`` if there are none."""
         entries = [
             [*where, one.kind, one.status, one.request, json.loads(dumps(REPLY.encode(one.reply)))]
             for where, one in self.entries.items()
@@ -178,7 +179,7 @@ class ConversationRecording(Recording):
         return {"results": self.results, "reply": reply, "entries": entries}
 
     def reply(self, ordinal: int, place: int, request: Any) -> Any:
-        """The reply that is known for this request, or ``UNKNOWN``."""
+        """Return the known reply to this request, or ``UNKNOWN``."""
         at = self._found(ordinal, place, request)
         entry = None if at is None else self.entries[at]
         if isinstance(request, AskApproval):
@@ -206,15 +207,16 @@ class ConversationRecording(Recording):
         return UNKNOWN
 
     def where(self, ordinal: int, place: int, request: Any) -> tuple[int, int]:
-        """(ordinal, place) under which the journal keeps this request: its recorded place, or its point of
-        the visit, after all tool calls recorded there. If such an entry is lost, the call runs again."""
+        """Return the (ordinal, place) under which the journal keeps this request: its recorded place, or its
+        point of the visit, after all tool calls recorded there. If such an entry is lost, the call runs
+        again."""
         if (at := self._found(ordinal, place, request)) is not None and not self.entries[at].foreign:
             return at
         own = [at for at, one in self.entries.items() if one.kind == RunTool.__name__ and not one.foreign]
         return ordinal, place + max((taken + 1 for one, taken in own if one == ordinal), default=0)
 
     def answered(self) -> frozenset[str]:
-        """Names of the tools with a call in this visit that is not made again."""
+        """Return the names of tools with a call in this visit that does not run again."""
         return frozenset(
             str(entry.request.get("name"))
             for entry in self.entries.values()
@@ -223,7 +225,7 @@ class ConversationRecording(Recording):
         )
 
     def _found(self, ordinal: int, place: int, request: Any) -> tuple[int, int] | None:
-        """Where the request is recorded: at the same point of the visit, or wherever its call is."""
+        """Find the recorded request: at the same point of the visit, or, for a call, anywhere in it."""
         if not request.reused:
             return None
         entry = self.entries.get((ordinal, place))
@@ -243,8 +245,8 @@ class ConversationRecording(Recording):
         return NOTHING_TO_RUN if any(_is_call(one, request) for one in known) else UNKNOWN
 
     def _unrepeatable(self, entry: Recorded, request: RunTool) -> bool:
-        """Must a call that may have run not run again? The stricter of what its tool says now and said then
-        counts, and nothing is repeated with other arguments."""
+        """Return whether a call that may have run must not run again. The stricter of the tool's current and
+        recorded effects counts, and a call is never repeated with other arguments."""
         return request.effect == "unsafe" or _was_unsafe(entry) or not _says(entry, request)
 
     def _by_hand(self, request: Any) -> Any:
@@ -256,7 +258,7 @@ class ConversationRecording(Recording):
         return UNKNOWN
 
     def _same(self, entry: Recorded, request: Any) -> bool:
-        """Is it the request that was recorded? Calls of tools by their id; others by their kind."""
+        """Return whether this is the recorded request: tool calls match by id, others by kind."""
         if entry.kind != type(request).__name__:
             return False
         if isinstance(request, AnswerProgram):
@@ -267,8 +269,8 @@ class ConversationRecording(Recording):
 
 
 def _is_call(entry: Recorded, request: RunTool | AskApproval) -> bool:
-    """Ids are unique within the reply that a visit works on. A fork may have another reply, so there all that
-    the call says counts (its key is another one in any case)."""
+    """Match by id, which is unique within the reply that a visit works on. A fork may have another reply, so
+    there the name and the arguments must match too (its key differs in any case)."""
     return entry.request.get("call_id") == request.call_id and (not entry.foreign or _says(entry, request))
 
 
@@ -278,37 +280,36 @@ def _says(entry: Recorded, request: RunTool | AskApproval) -> bool:
 
 
 def _is_settled(call: Recorded) -> bool:
-    """Is its outcome known, or known to be unknown?"""
+    """Return whether the outcome is known, or known to be unknown."""
     return call.reply is not None or _was_unsafe(call)
 
 
 def _was_unsafe(entry: Recorded) -> bool:
-    """As its tool said when it began; the default is not written down."""
+    """Return whether the tool was unsafe when the call began; the default is not stored."""
     return bool(entry.request.get("effect", "unsafe") == "unsafe")
 
 
 def _steers(request: Any) -> bool:
-    """Once in a visit, and what was said then is not said again."""
+    """Return whether the request takes steering: once per visit, and recorded text is not taken again."""
     return isinstance(request, CheckSignals) and request.take_steer
 
 
 class ConversationLog(TurnLog):
-    """``turn`` has a transcript besides: ``history``, ``rows``, ``setup``."""
+    """``turn`` also has a transcript: ``history``, ``rows``, ``setup``."""
 
     _told = ""
     _request_columns = staticmethod(request_columns)
     _reply_columns = staticmethod(reply_columns)
 
     def opened(self) -> dict[str, Any]:
-        """The snapshot, with the transcript by reference."""
+        """Return the snapshot, with the transcript by reference."""
         self._tracker = Tracker(self._turn)
         self._kept = Kept.of(self.session)
         self._history, self._rows = self._place(), len(self._turn.rows)
         return self._tracker.start | {"history": self._history, "rows": []}
 
     async def ended_anew(self, closing: Closing) -> None:
-        """``ended``, on a copy of the session that was read again: rows of this turn that are not in it are
-        written behind it."""
+        """``ended``, on a session that was read again: rows of this turn that it lacks are appended."""
         with self._database.reading() as c:
             said = "SELECT body, body_crc FROM messages WHERE session = ? AND turn = ? AND active = 1"
             stored = Counter(
@@ -325,7 +326,7 @@ class ConversationLog(TurnLog):
     # Requests and replies
 
     def _without_store(self, exchange: Exchange, known: Sequence[Any]) -> Sequence[Any]:
-        """No unsafe tool is run."""
+        """Refuse unsafe tools. Raises ``StoreError`` when another process may own the turn."""
         if not self.fence.alone():
             raise StoreError(self.problem)
         asked = zip(exchange.requests, known, strict=True)
@@ -343,7 +344,7 @@ class ConversationLog(TurnLog):
         return reply
 
     async def ended(self, closing: Closing) -> None:
-        self._told, self.problem = self.problem, ""  # what could not be written is tried once more
+        self._told, self.problem = self.problem, ""  # missing writes are tried once more
         await super().ended(closing)
 
     def _on_store_failure(self, error: StoreError) -> None:
@@ -354,7 +355,7 @@ class ConversationLog(TurnLog):
         self.problem = str(error)
 
     def _costs(self, request: Any, reply: Any) -> list[Job]:
-        """Tokens as they come in, in the transaction of the reply they came with."""
+        """Book the tokens of a reply in its transaction."""
         if not isinstance(request, CallModel):
             return []
         usage: Usage | None = reply.usage
@@ -384,8 +385,8 @@ class ConversationLog(TurnLog):
         return asked
 
     def _assume_usage(self, request: CallModel, reply: Any, which: str | None = None) -> list[Job]:
-        """What a request is taken to have used whose provider did not say; ``which`` request, where it may be
-        noted twice."""
+        """Book the estimated usage of a request for which the provider reported none; ``which`` identifies a
+        request that may be booked twice."""
         usage, runtime = estimate_usage(request.request, reply), self._asked_model(request)
         if not usage.total:
             return []
@@ -398,7 +399,7 @@ class ConversationLog(TurnLog):
     # The transcript
 
     def _place(self) -> list[Any]:
-        """The transcript by reference: session, version, how many rows of that, and the newest number given
+        """Return the transcript by reference: session, version, the number of its rows, and the newest number
         so far."""
         return [self.session.id, self.session.version, len(self._turn.history), self.session.next_number - 1]
 
@@ -414,8 +415,7 @@ class ConversationLog(TurnLog):
         return changed
 
     def _note_rows(self) -> None:
-        """What was done to the transcript since the last time; when it went on in another session, there
-        too."""
+        """Gather the changes of the transcript since the last call, and of the sessions that continue it."""
         session = self.session
         if not session.unwritten and session.successor is None:
             return
@@ -449,7 +449,7 @@ class ConversationLog(TurnLog):
         return super()._delta() | self._rows_delta()
 
     def _note_session(self) -> None:
-        """Rows, and what else is kept of a session: prompts, meter, guard, usage."""
+        """Gather rows and the other stored fields of a session: prompts, meter, guard, usage."""
         self._note_rows()
         if self._kept.still(self.session):
             return

@@ -1,4 +1,4 @@
-"""Reading turns back: what moved, what was asked, and the whole snapshot at any move, all as plain values."""
+"""Reads stored turns: moves, requests, and the whole snapshot at any move, all as plain values."""
 
 # A new message abandons what a dead process left. Refusing the message until someone resumes would look like
 # a broken session to the user. The unfinished turn becomes `abandoned`, its open calls are answered with what
@@ -30,9 +30,9 @@ from fsm_agent.sessions.store.rows import (
 
 @dataclass(frozen=True, slots=True)
 class TurnInfo:
-    """One turn as lists show it. Times in seconds since the epoch; ``ended`` is ``None`` for one that was not
-    finished. ``table_name``: of the table of transitions that moves it. ``imported``: it, or the turn
-    that it was forked from, came in a file."""
+    """One turn as lists show it. Times in seconds since the epoch; ``ended`` is ``None`` for an unfinished
+    turn. ``table_name``: the transition table that moves the turn. ``imported``: the turn, or the one it was
+    forked from, came from a file."""
 
     id: str
     session: str
@@ -53,8 +53,8 @@ class TurnInfo:
     imported: bool
 
     def moved_by(self, table: str) -> TurnInfo:
-        """The turn itself. Raises ``ConfigError`` for one of another table, whose engine alone can continue
-        it."""
+        """Return the turn. Raises ``ConfigError`` if it belongs to another table, whose engine alone can
+        continue it."""
         if self.table_name != table:
             raise ConfigError(
                 "the turn is of another table", f"{self.id} of {self.table_name}", f"a turn of {table}"
@@ -64,9 +64,9 @@ class TurnInfo:
 
 @dataclass(frozen=True, slots=True)
 class Effect:
-    """One request of a state, as the journal has it. ``reply`` is ``None`` while it is in flight; ``seconds``
-    it took. ``origin`` is empty for what the world answered, ``by hand`` for what a person did, ``taken
-    over`` from the turn that was forked."""
+    """One request of a state in the journal. ``reply`` is ``None`` while it is in flight; ``seconds``: its
+    duration. ``origin`` is empty for a reply of the world, ``by hand`` for one of a person, ``taken over``
+    for one of the forked turn."""
 
     seq: int
     ordinal: int
@@ -84,8 +84,8 @@ class Effect:
 
 @dataclass(frozen=True, slots=True)
 class ModelUse:
-    """What a turn took so far: ``model``, one that it asked, tokens, and US dollars, ``None`` while a
-    price is not known. Its children's are apart."""
+    """The usage of a turn so far: ``model``, one of those it asked, tokens, and US dollars, ``None`` while a
+    price is unknown. Usage of its children is separate."""
 
     model: str = ""
     tokens: int = 0
@@ -98,12 +98,12 @@ _INFO = (
 )
 
 AGENT_TURN = "turn"
-"""The table of the turns of agents."""
+"""Name of the table for turns of agents."""
 
 
 class Turns:
-    """The turns of one database. A forked turn has the moves of the turn it was forked from before its own.
-    Raises ``ConfigError`` for a turn that is not there."""
+    """The turns of one database. A forked turn begins with the moves of the turn it was forked from. Raises
+    ``ConfigError`` for an unknown turn."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
@@ -116,8 +116,8 @@ class Turns:
     def recent(
         self, limit: int = 100, session: str | None = None, unfinished: bool = False, table: str | None = None
     ) -> list[TurnInfo]:
-        """The newest turns first; of one session, of one table, or of all. Those of a session follow each
-        other, whatever the clock said."""
+        """Return turns, newest first; of one session, of one table, or of all. Turns of one session are
+        ordered by their numbers, not by the clock."""
         order = "began DESC, rowid DESC" if session is None else "number DESC"
         where = "WHERE (? IS NULL OR session = ?) AND (? IS NULL OR table_name = ?)"
         where += " AND ended IS NULL" if unfinished else ""
@@ -129,7 +129,7 @@ class Turns:
         return [_read(row) for row in rows]
 
     def newest(self, session: str) -> str | None:
-        """The id of the last turn of a conversation that was not taken back: in this session, or in those
+        """Return the id of the last turn of a conversation that was not undone: in this session, or in those
         that it was compacted from."""
         with self._database.reading() as c:
             line = json.dumps(compaction_chain(c, session))
@@ -141,7 +141,7 @@ class Turns:
         return None if row is None else str(row[0])
 
     def children(self, turn_id: str) -> list[str]:
-        """The ids of the turns that a turn's tools began, in the order in which they began."""
+        """Return the ids of the turns that a turn's tools began, in order of beginning."""
         prefix = f"c-{turn_id}."
         with self._database.reading() as c:
             rows = c.execute(
@@ -152,8 +152,7 @@ class Turns:
         return [str(child) for (child,) in rows]
 
     def inner(self, turn_id: str) -> list[str]:
-        """The ids of the turns of nested tables that a turn's states began, in the order in which they
-        began."""
+        """Return the ids of the turns of nested tables that a turn's states began, in order of beginning."""
         with self._database.reading() as c:
             rows = c.execute(
                 "SELECT t.id FROM sessions s JOIN turns t ON t.session = s.id WHERE s.kind = 'child'"
@@ -164,14 +163,14 @@ class Turns:
         return [str(one) for (one,) in rows]
 
     def agent(self, turn_id: str) -> str:
-        """The name of the agent whose turn it is; empty for a turn of another table."""
+        """Return the name of the turn's agent; empty for a turn of another table."""
         if self.info(turn_id).table_name != AGENT_TURN:
             return ""
         said = self.result(turn_id) or self.snapshot(turn_id, 0)
         return str(said.get("agent", AGENT_NAME))
 
     def usage(self) -> dict[str, ModelUse]:
-        """What each turn that asked a model took, by its id."""
+        """Return the usage of each turn that asked a model, by its id."""
         sql = (
             "SELECT turn, MAX(provider || ':' || model), SUM(input + output + cache_read + cache_write),"
             " SUM(cost), MAX(CASE WHEN cost_status = 'unknown' THEN 1 ELSE 0 END) FROM usage GROUP BY turn"
@@ -184,12 +183,12 @@ class Turns:
         }
 
     def steps(self, turn_id: str, first: int = 1, last: int | None = None) -> list[Step]:
-        """The moves numbered ``first`` to ``last``, both included."""
+        """Return the moves numbered ``first`` to ``last``, inclusive."""
         with self._database.reading() as c:
             return [_step(row[:-1]) for row in self._moves(c, turn_id, first, last)]
 
     def all_steps(self) -> list[Step]:
-        """The moves of all turns, turn by turn; those of a fork begin where it does."""
+        """Return the moves of all turns, turn by turn; those of a fork begin at its fork point."""
         with self._database.reading() as c:
             rows = c.execute(
                 "SELECT seq, source, event, dest, row, seconds, exit, guards, guards_crc, changes,"
@@ -199,25 +198,25 @@ class Turns:
         return [_step(row) for row in rows]
 
     def times(self, turn_id: str) -> list[float]:
-        """When each move was made."""
+        """Return the time of each move."""
         with self._database.reading() as c:
             return [row[-1] for row in self._moves(c, turn_id, 1, None)]
 
     def changes(self, turn_id: str) -> list[dict[str, Any]]:
-        """What each move changed in the turn, as ``fsm_agent.fsm.journal`` writes it; of a fork, its own
-        moves."""
+        """Return the changes that each move made to the turn, as ``fsm_agent.fsm.journal`` writes them; only
+        the fork's own moves for a fork."""
         sql = "SELECT delta, delta_crc FROM transitions WHERE turn = ? ORDER BY seq"
         with self._database.reading() as c:
             return [delta_of(c, *delta) for delta in c.execute(sql, (turn_id,)).fetchall()]
 
     def effects(self, turn_id: str, seq: int) -> list[Effect]:
-        """What the state asked for that the turn was in after ``seq`` moves."""
+        """Return the requests of the visit after ``seq`` moves."""
         with self._database.reading() as c:
             return [_effect(row) for row in c.execute(_EFFECTS, (_owner_of(c, turn_id, seq), seq))]
 
     def visits(self, turn_id: str) -> dict[int, list[Effect]]:
-        """What each visit of a turn asked for, by the number of moves before it; of a fork, its own
-        visits."""
+        """Return the requests of each visit of a turn, by the number of moves before it; only the fork's own
+        visits for a fork."""
         found: dict[int, list[Effect]] = {}
         with self._database.reading() as c:
             for row in c.execute(_ALL_EFFECTS, (turn_id,)):
@@ -225,20 +224,20 @@ class Turns:
         return found
 
     def snapshot(self, turn_id: str, seq: int | None = None) -> dict[str, Any]:
-        """Every stored field of the turn after ``seq`` moves (default: now, at the end of an ended one);
-        ``history`` is [session, version, length, newest number] and ``rows`` the numbers of the turn's own
-        rows."""
+        """Return every stored field of the turn after ``seq`` moves (default: now, including the end of an
+        ended turn); ``history`` is [session, version, length, newest number] and ``rows`` the numbers of the
+        turn's own rows."""
         with self._database.reading() as c:
             return self._snapshot(c, turn_id, seq)
 
     def messages(self, turn_id: str, seq: int | None = None) -> list[dict[str, Any]]:
-        """The transcript after ``seq`` moves, oldest first; by default as it is now."""
+        """Return the transcript after ``seq`` moves, oldest first; by default the current one."""
         with self._database.reading() as c:
             session, version, length, _ = self._snapshot(c, turn_id, seq)["history"]
             return [json.loads(body) for _, body in transcript(c, session, version, length)]
 
     def result(self, turn_id: str) -> dict[str, Any] | None:
-        """The result without messages and states; ``None`` until the turn has ended."""
+        """Return the result without messages and states; ``None`` until the turn has ended."""
         with self._database.reading() as c:
             row = c.execute("SELECT result, result_crc FROM turns WHERE id = ?", (turn_id,)).fetchone()
             return inline(c, *row) if row and row[0] else None
@@ -292,7 +291,7 @@ def _read(row: tuple[Any, ...]) -> TurnInfo:
 
 
 def _owner_of(c: SqlConnection, turn_id: str, seq: int) -> str:
-    """Which turn of a line of forks made the visit after ``seq`` moves."""
+    """Return the turn in a chain of forks that made the visit after ``seq`` moves."""
     info = _info(c, turn_id)
     while info.parent is not None and info.forked_at is not None and seq < info.forked_at:
         info = _info(c, info.parent)
@@ -327,7 +326,7 @@ def _step(row: tuple[Any, ...]) -> Step:
 
 
 ABANDONED = "abandoned"
-"""How a turn ended whose process died, when the session went on without it."""
+"""Exit reason of a turn whose process died, when the session continued without it."""
 NOT_STARTED = "not run: the process ended before it started"
 NOT_WAITED = "no result: it was to come later, and the conversation went on without it"
 
@@ -335,22 +334,22 @@ NOT_WAITED = "no result: it was to come later, and the conversation went on with
 def open_turns(
     connection: SqlConnection, session_id: str, to_write: bool = False
 ) -> list[tuple[str, str | None]]:
-    """Return (turn, owner) of the session's turns that have not ended, oldest first. ``to_write``: in a
+    """Return (turn, owner) of the session's unfinished turns, oldest first. ``to_write``: lock them for a
     transaction that changes them."""
     sql = "SELECT id, owner FROM turns WHERE session = ? AND ended IS NULL ORDER BY number"
     return connection.execute(f"{sql} /* FOR UPDATE */" if to_write else sql, (session_id,)).fetchall()
 
 
 def refuse_all(connection: SqlConnection, turn_ids: Sequence[str]) -> None:
-    """A process that runs one of these turns after all finds another epoch and stops; each can be resumed."""
+    """Revoke the epochs of these turns: a process that still runs one stops; each turn can be resumed."""
     connection.executemany(
         "UPDATE turns SET epoch = epoch + 1, owner = NULL WHERE id = ?", [(one,) for one in turn_ids]
     )
 
 
 def give_up(connection: SqlConnection, turn_ids: Sequence[str], at: float) -> None:
-    """End these turns, and the turns that they delegated and that will not be requested again; background
-    turns end separately. A process that still runs one of them finds another epoch, and stops."""
+    """End these turns, and their delegated turns, which will not be requested again; background turns end
+    separately. A process that still runs one of them finds another epoch, and stops."""
     connection.execute(
         "WITH RECURSIVE down(id) AS (SELECT value FROM json_each(?) UNION"
         " SELECT t.id FROM turns t JOIN down ON t.parent = down.id WHERE t.forked_at IS NULL"
@@ -366,8 +365,8 @@ def give_up(connection: SqlConnection, turn_ids: Sequence[str], at: float) -> No
 
 
 def close_out(connection: SqlConnection, session_id: str, turn_ids: Sequence[str], at: float) -> None:
-    """Write a result for every call that the turns left without one, as far as it is known, so that the
-    transcript stays valid."""
+    """Write a result for every unanswered call of the turns, as far as it is known, so that the transcript
+    stays valid."""
     (version,) = connection.execute("SELECT version FROM sessions WHERE id = ?", (session_id,)).fetchone()
     open_calls = unanswered_calls(
         [message_of(body) for _, body in transcript(connection, session_id, version)]
@@ -394,6 +393,6 @@ def close_out(connection: SqlConnection, session_id: str, turn_ids: Sequence[str
         status, kind, *reply = known.get(call.id, ("", "", None, None))
         text = NOT_STARTED if not status or kind == "pure" else IN_DOUBT
         text = NOT_WAITED if call.id in waited else text
-        text = loads(*reply).get("text", IN_DOUBT) if reply[0] else text  # without: a program that waited
+        text = loads(*reply).get("text", IN_DOUBT) if reply[0] else text  # no reply: a program that waited
         row = Message("tool", text, tool_call_id=call.id, name=call.name)
         insert_message(connection, session_id, number, version, None, at, row)

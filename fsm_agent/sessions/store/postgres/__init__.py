@@ -1,4 +1,4 @@
-"""A database of PostgreSQL by its address: how that is shown, and what is loaded only for who names one."""
+"""A PostgreSQL database by its URL: masking of passwords, and lazy import of the backend."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ _SECRET = ("password", "sslpassword")
 
 
 def masked_url(url: str) -> str:
-    """Return ``postgresql://user:password@host:port/name?option=value`` as people may see it: without its
-    passwords. Another text is returned as it is."""
+    """Return ``postgresql://user:password@host:port/name?option=value`` for display: with its passwords
+    masked. Any other text is returned unchanged."""
     if not url.startswith(("postgresql://", "postgres://")):
         return url
     parts = urlsplit(url)
@@ -34,7 +34,7 @@ def masked_url(url: str) -> str:
 
 
 def secrets(url: str) -> tuple[str, ...]:
-    """Return the passwords in an address."""
+    """Return the passwords in a URL."""
     parts = urlsplit(url)
     found = [
         parts.password or "",
@@ -44,7 +44,7 @@ def secrets(url: str) -> tuple[str, ...]:
 
 
 def database_at(url: str) -> PostgresDatabase:
-    """Open the database at an address. Raises ``StoreError``."""
+    """Open the database at a URL. Raises ``StoreError``."""
     _need_extra()
     from fsm_agent.sessions.store.postgres.database import PostgresDatabase
 
@@ -52,7 +52,7 @@ def database_at(url: str) -> PostgresDatabase:
 
 
 def owners_of(store: Callable[[], Any]) -> PostgresOwners:
-    """Return who knows the processes that run turns in a store's database. Raises ``StoreError``."""
+    """Return the registry of processes that run turns in a store's database. Raises ``StoreError``."""
     _need_extra()
     from fsm_agent.sessions.store.postgres.database import PostgresOwners
 
@@ -60,7 +60,7 @@ def owners_of(store: Callable[[], Any]) -> PostgresOwners:
 
 
 def health_of(url: str) -> Health:
-    """Look at the database at an address, without changing it. Raises ``StoreError``."""
+    """Inspect the database at a URL, without changing it. Raises ``StoreError``."""
     _need_extra()
     from fsm_agent.sessions.store.postgres.database import database_health
 

@@ -21,17 +21,17 @@ if TYPE_CHECKING:
 
 
 # ----------------------------------------------------------------------------------------------------
-# The store's SQL translated for PostgreSQL. The untranslated rest means the same in both.
+# Translates the store's SQL for PostgreSQL. Untranslated parts mean the same in both.
 
 
 class Translated(NamedTuple):
-    """A statement with ``$1``, ``$2`` … for its values, and for each the number or the name of its value."""
+    """A statement with ``$1``, ``$2`` … for its values, and the index or name of each value."""
 
     sql: str
     places: tuple[int | str, ...]
 
     def values(self, given: Values) -> list[Any]:
-        """Return the values in the order of their places."""
+        """Return the values in the order of the placeholders."""
         if isinstance(given, Mapping):
             return [_value(given[str(place)]) for place in self.places]
         return [_value(given[int(place)]) for place in self.places]
@@ -41,7 +41,7 @@ _QUOTED = re.compile(r"('(?:[^']|'')*')")
 _PLACE = re.compile(r"\?(\d*)|(?<![:\w]):([a-z_]+)")
 _WORDS = (
     (re.compile(r"(\?\d*|(?<![:\w]):[a-z_]+) IS NULL"), r"CAST(\1 AS TEXT) IS NULL"),
-    (re.compile(r"\bLIKE\b"), "ILIKE"),  # SQLite's knows no case
+    (re.compile(r"\bLIKE\b"), "ILIKE"),  # SQLite's ignores case
     (re.compile(r"\bTOTAL\("), "fsm_total("),
     (re.compile(r"\bjson_(each|extract)\("), r"fsm_json_\1("),
     (re.compile(r"\bMAX\(0, "), "GREATEST(0, "),
@@ -58,7 +58,7 @@ _INSERT = re.compile(r"^\s*INSERT OR (IGNORE|REPLACE) INTO (\w+)(?:\s*\(([^)]*)\
 
 @lru_cache(maxsize=2048)
 def translate(sql: str) -> Translated:
-    """Return a statement as PostgreSQL takes it. Raises ``ValueError`` for one that only SQLite knows."""
+    """Translate a statement for PostgreSQL. Raises ``ValueError`` for one that only SQLite supports."""
     parts = _QUOTED.split(_conflicts(sql))
     for number in range(0, len(parts), 2):
         for words, instead in _WORDS:
@@ -77,7 +77,7 @@ def translate(sql: str) -> Translated:
 
 
 def _conflicts(sql: str) -> str:
-    """``OR IGNORE`` and ``OR REPLACE`` in the words of the standard."""
+    """Rewrite ``OR IGNORE`` and ``OR REPLACE`` as ``ON CONFLICT``."""
     found = _INSERT.match(sql)
     if found is None:
         return sql
@@ -100,12 +100,12 @@ _TYPES = (
     (re.compile(r"(\bREFERENCES \w+\(\w+\))"), r"\1 DEFERRABLE"),
 )
 _NUMBERED = re.compile(r"^(\s*CREATE TABLE (?:sessions|turns) \()")
-"""Tables whose rows are read in the order in which they were written, as SQLite numbers all."""
+"""Tables that are read in the order of writing: they get a ``rowid``, which SQLite tables have anyway."""
 _DEFINES = re.compile(r"^\s*(CREATE|ALTER) TABLE\b")
 
 
 def definition(sql: str) -> str:
-    """Return a statement of the schema as PostgreSQL takes it."""
+    """Translate a statement of the schema for PostgreSQL."""
     if not _DEFINES.match(sql):
         return translate(sql).sql
     parts = _QUOTED.split(_NUMBERED.sub(r"\1rowid BIGINT GENERATED ALWAYS AS IDENTITY,", sql))
@@ -116,8 +116,8 @@ def definition(sql: str) -> str:
 
 
 def _value(value: Any) -> Any:
-    """Show NUL, which no text of PostgreSQL can hold, as an escape. JSON escapes it already; it occurs only
-    in names that people and programs choose."""
+    """Replace NUL, which no PostgreSQL text can hold. JSON escapes it already; it occurs only in names that
+    people and programs choose."""
     if isinstance(value, str):
         return value.replace("\0", "\N{REPLACEMENT CHARACTER}") if "\0" in value else value
     return int(value) if isinstance(value, bool) else value
@@ -125,18 +125,18 @@ def _value(value: Any) -> Any:
 
 Raw = psycopg.Connection[tuple[Any, ...]]
 CONNECT = 5
-"""Seconds that a server may take to answer a connection."""
+"""Seconds that a server may take to accept a connection."""
 SILENT = 10_000
-"""Milliseconds without an acknowledgement after which a connection is taken to be cut."""
+"""Milliseconds without an acknowledgement after which a connection counts as cut."""
 _SET = """SET client_encoding = 'UTF8'; SET extra_float_digits = 1; SET timezone = 'UTC';
     SET idle_in_transaction_session_timeout = '15s'; SET lock_timeout = '20s'"""
-"""A stalled process that has rows locked loses them, and a process that waits for such rows gets an error."""
+"""A stalled process loses its row locks, and a process that waits for a locked row gets an error."""
 OLDEST = 140_000
-"""The oldest server that is known to do."""
+"""Minimum supported server version."""
 
 
 class _Number(Loader):
-    """Sums of whole numbers are ``numeric`` in PostgreSQL."""
+    """Loads ``numeric``, PostgreSQL's type for sums of integers, as ``int`` or ``float``."""
 
     def load(self, data: Buffer) -> int | float:
         text = bytes(data).decode()
@@ -144,7 +144,7 @@ class _Number(Loader):
 
 
 def connect(url: str, *, read_only: bool = False, application: str = "fsm-agent") -> Raw:
-    """Return a connection that commits each statement by itself. Raises ``psycopg.Error``."""
+    """Return a connection in autocommit mode. Raises ``psycopg.Error``."""
     raw: Raw = psycopg.connect(
         url,
         autocommit=True,
@@ -166,7 +166,7 @@ def connect(url: str, *, read_only: bool = False, application: str = "fsm-agent"
 
 
 def is_cut(error: BaseException, raw: Raw | None = None) -> bool:
-    """Return whether the connection, and not what was asked of it, is at fault: another one may do."""
+    """Return whether the connection is at fault, and not the statement: a new connection may work."""
     if raw is not None and raw.closed:
         return True
     gone = (
@@ -179,7 +179,7 @@ def is_cut(error: BaseException, raw: Raw | None = None) -> bool:
 
 
 def _hopeless(error: BaseException) -> bool:
-    """Was the connection refused for a reason that time does not mend?"""
+    """Return whether the connection was refused for a reason that retries do not fix."""
     words = str(error).lower()
     signs = ("authentication failed", "no password", "does not exist", "no pg_hba.conf", "not permitted",
              "permission denied", "certificate", "could not translate host", "failed to resolve")  # fmt: skip
@@ -187,7 +187,7 @@ def _hopeless(error: BaseException) -> bool:
 
 
 def is_passing(error: BaseException) -> bool:
-    """Return whether the same job may succeed when it is run again: another one was in its way."""
+    """Return whether a retry of the same job may succeed: a concurrent one was in its way."""
     return isinstance(
         error,
         psycopg.errors.SerializationFailure
@@ -199,8 +199,8 @@ def is_passing(error: BaseException) -> bool:
 
 
 def as_store_error(error: BaseException, url: str) -> Exception:
-    """Return a ``StoreError`` of one line that says what is wrong with the database and what to do; errors
-    that are no fault of it are returned as they are."""
+    """Return a ``StoreError`` of one line that names the problem with the database and the fix; errors that
+    are not its fault are returned unchanged."""
     if not isinstance(error, psycopg.Error):
         return error if isinstance(error, Exception) else RuntimeError(repr(error))
     words = " ".join((error.diag.message_primary or _first_line(error)).split())
@@ -222,7 +222,7 @@ _HINTS = {
     "3F": "name a schema in search_path that is there, and that its user may use",
     "3D": "create it first: createdb",
 }
-"""What to do, by code or class of errors."""
+"""Fixes, by SQLSTATE code or class."""
 
 
 def _first_line(error: BaseException) -> str:
@@ -230,7 +230,7 @@ def _first_line(error: BaseException) -> str:
     return lines[0] if lines else type(error).__name__
 
 
-# Connections that read, and cannot write.
+# Read-only connections.
 
 
 _BEGIN = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"
@@ -238,8 +238,7 @@ Rows = psycopg.Cursor[tuple[Any, ...]]
 
 
 class ReadConnection:
-    """A connection for reads, made when it is needed, and again when it was cut. Raises
-    ``psycopg.Error``."""
+    """A connection for reads, opened when needed, and reopened after a cut. Raises ``psycopg.Error``."""
 
     def __init__(self, url: str) -> None:
         self._url = url
@@ -248,7 +247,7 @@ class ReadConnection:
 
     @contextlib.contextmanager
     def one_moment(self) -> Iterator[None]:
-        """What is read in the block is of the moment when the first of it was."""
+        """Give all reads in the block the snapshot of the first one."""
         self._depth += 1
         try:
             yield
@@ -272,7 +271,7 @@ class ReadConnection:
         return self._query(statement.sql, given)
 
     def executemany(self, sql: str, rows: Iterable[Any], /) -> Rows:
-        """Refuse: nothing is written here."""
+        """Refuse: the connection is read-only."""
         raise psycopg.ProgrammingError("this connection only reads")
 
     def close(self) -> None:
@@ -294,5 +293,5 @@ class ReadConnection:
             return
         try:
             self._raw.execute("ROLLBACK")
-        except psycopg.Error:  # the next reader makes another connection
+        except psycopg.Error:  # the next read opens another connection
             self.close()

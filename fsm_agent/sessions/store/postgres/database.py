@@ -1,4 +1,4 @@
-"""One database of PostgreSQL, or one schema in it: migrated to this version, written in groups, open to any
+"""One PostgreSQL database, or one schema in it: migrated to this version, written in groups, open to any
 reader. Any number of processes and machines may use it at once."""
 
 from __future__ import annotations
@@ -44,18 +44,18 @@ from fsm_agent.sessions.store.schema import (
 )
 
 # ----------------------------------------------------------------------------------------------------
-# What a database of PostgreSQL has beside the tables of ``store.schema``: its format, what SQLite has built
-# in, the index of the search, who is running, and what wakes those who wait.
+# Database objects that PostgreSQL needs besides the tables of ``store.schema``: the format, functions that
+# SQLite has built in, the search index, the running processes, and notifications.
 #
-# ``OWN`` has a list for each version of the tables, which is run behind that one.
+# ``OWN`` has one list per version of the tables, executed after it.
 
 
 FORMAT = "fsm_agent_format"
-"""The table with the number of the format."""
+"""The table that holds the format number."""
 
 OWN: tuple[tuple[str, ...], ...] = (
     (
-        # text is escaped ASCII: what PostgreSQL refuses in JSON (NUL, half a surrogate pair) is blotted out
+        # text is escaped ASCII: replace all escapes; PostgreSQL refuses NUL and half a surrogate pair
         """CREATE FUNCTION fsm_json_extract(body TEXT, path TEXT) RETURNS TEXT LANGUAGE SQL IMMUTABLE AS $$
             SELECT regexp_replace(body, '\\\\u[0-9a-fA-F]{4}', '\\\\u003f', 'g')::json
                 #>> (string_to_array(replace(regexp_replace(substr(path, 2), '\\[(\\d+)\\]', '.\\1', 'g'),
@@ -67,11 +67,11 @@ OWN: tuple[tuple[str, ...], ...] = (
             SELECT json_array_elements_text(fsm_json_extract(body, path)::json) $$""",
         """CREATE AGGREGATE fsm_total(DOUBLE PRECISION)
             (SFUNC = float8pl, STYPE = DOUBLE PRECISION, INITCOND = '0')""",
-        # the search: rows are indexed behind their messages, in whatever order those become visible
+        # search: rows are indexed after their messages, in whatever order those become visible
         "ALTER TABLE messages ADD COLUMN words TSVECTOR",
         "CREATE INDEX messages_words ON messages USING GIN (words) WITH (fastupdate = off)",
         "CREATE INDEX messages_unread ON messages (id) WHERE words IS NULL",
-        # who is running: see ``owners``
+        # running processes: see ``PostgresOwners``
         """CREATE TABLE owners (
             id TEXT PRIMARY KEY,
             key BIGINT NOT NULL,
@@ -80,7 +80,7 @@ OWN: tuple[tuple[str, ...], ...] = (
             since DOUBLE PRECISION NOT NULL,
             seen TIMESTAMPTZ NOT NULL
         )""",
-        # what wakes those who wait: see ``listening``
+        # notifications: see ``Presence``
         """CREATE FUNCTION fsm_notify() RETURNS TRIGGER LANGUAGE plpgsql AS $$
             BEGIN
                 PERFORM pg_notify('fsm_agent_' || md5(TG_TABLE_SCHEMA), TG_TABLE_NAME);
@@ -94,11 +94,11 @@ OWN: tuple[tuple[str, ...], ...] = (
 )
 
 
-# Brings a database to this version, one process at a time.
+# Migrates a database to this version, one process at a time.
 
 
 def found_format(raw: Raw) -> int:
-    """Return the number of a database's format, 0 when it has no tables."""
+    """Return the format number of a database, 0 if it has no tables."""
     there = raw.execute("SELECT to_regclass($1)", (FORMAT,)).fetchone()
     if there is None or there[0] is None:
         return 0
@@ -107,7 +107,7 @@ def found_format(raw: Raw) -> int:
 
 
 def migrate(url: str, versions: Versions) -> None:
-    """Make the tables, or bring them to this version. Raises ``StoreError`` for a newer or unreleased
+    """Create the tables, or migrate them to this version. Raises ``StoreError`` for a newer or unreleased
     format, and ``psycopg.Error``."""
     with connect(url, application="fsm-agent schema") as raw:
         if raw.info.server_version < OLDEST:
@@ -143,12 +143,12 @@ def _lead_on(raw: Raw, versions: Versions) -> None:
 
 
 NUMBERED = ("messages", "usage", "outbox", "controls", "contents", "unreported")
-"""Tables whose rows the database numbers."""
+"""Tables with generated row numbers."""
 
 
 class PostgresDatabase(PostgresWriter):
-    """One database. Raises ``StoreError`` in one line when it cannot be used: out of reach, without the
-    rights, or of another format."""
+    """One database. Raises ``StoreError`` in one line when it cannot be used: out of reach, missing rights,
+    or another format."""
 
     versions: Versions = VERSIONS
     path = None
@@ -169,19 +169,18 @@ class PostgresDatabase(PostgresWriter):
 
     @contextlib.contextmanager
     def reading(self) -> Iterator[SqlConnection]:
-        """Lend the connection for reads: all that is read in the block is of one moment. Raises
-        ``StoreError``."""
+        """Lend the connection for reads: all reads in the block see one snapshot. Raises ``StoreError``."""
         with self._lock, self._explaining(), self._reader.one_moment():
             yield self._reader
 
     def select(self, sql: str, *values: object) -> list[tuple[Any, ...]]:
-        """All rows of one statement."""
+        """Return all rows of one statement."""
         with self._lock, self._explaining():
             return self._reader.execute(sql, values).fetchall()
 
     @contextlib.contextmanager
     def snapshot(self) -> Iterator[SqlConnection]:
-        """Lend a connection of its own that sees all as it was at one moment."""
+        """Lend a separate connection that sees one snapshot throughout."""
         with self._explaining(), contextlib.closing(ReadConnection(self.url)) as c, c.one_moment():
             yield c
 
@@ -193,20 +192,20 @@ class PostgresDatabase(PostgresWriter):
             raise as_store_error(error, self.url) from error
 
     def listen(self, heard: Callable[[str], None]) -> bool:
-        """Have ``heard``, a bound method, called with the name of each table that something came to."""
+        """Call ``heard``, a bound method, with the name of each table that received commands or answers."""
         with self._lock:
             self._listeners = [one for one in self._listeners if one() not in (None, heard)]
             self._listeners.append(weakref.WeakMethod(heard))
         return True
 
     def notified(self, table: str) -> None:
-        """Tell all who listen. In the thread that hears of it."""
+        """Notify all listeners, in the thread that receives the notification."""
         for one in tuple(self._listeners):
             if (heard := one()) is not None:
                 heard(table)
 
     def close(self) -> None:
-        """Finish what was submitted, and close. Safe to call twice."""
+        """Finish submitted jobs, and close. Safe to call twice."""
         if self._thread is not None:
             self.submit(lambda connection: None).exception()
         self.closed = True
@@ -214,14 +213,14 @@ class PostgresDatabase(PostgresWriter):
             self._reader.close()
 
     def numbers_given(self, c: SqlConnection) -> None:
-        """Rows were written with numbers of their own: those that come get higher ones."""
+        """Continue numbering above the highest number, after rows were written with explicit numbers."""
         for table in NUMBERED:
             c.execute(
                 f"SELECT setval(pg_get_serial_sequence('{table}', 'id'), COALESCE(MAX(id), 1)) FROM {table}"  # noqa: S608
             )
 
     def rebuild(self) -> tuple[int, int]:
-        """Let the server give free room back: ``VACUUM``; bytes of the tables before and after."""
+        """Release free space with ``VACUUM``; return the bytes of the tables before and after."""
         before = self.size()
         with self._explaining(), connect(self.url) as raw:
             for (table,) in raw.execute(
@@ -232,7 +231,7 @@ class PostgresDatabase(PostgresWriter):
         return before, self.size()
 
     def size(self) -> int:
-        """Return the bytes of the tables and their indexes."""
+        """Return the size of the tables and their indexes in bytes."""
         sql = (
             "SELECT COALESCE(SUM(pg_total_relation_size(c.oid)), 0) FROM pg_class c"
             " WHERE c.relkind = 'r' AND c.relnamespace = CAST(current_schema() AS regnamespace)"
@@ -241,18 +240,18 @@ class PostgresDatabase(PostgresWriter):
 
 
 # ----------------------------------------------------------------------------------------------------
-# What ``fsm-agent doctor`` says of a database of PostgreSQL, without changing it.
+# The checks of ``fsm-agent doctor`` for a PostgreSQL database, which do not change it.
 
 
 APART = 2.0
-"""Seconds that two clocks may differ by."""
+"""Maximum difference of the two clocks in seconds."""
 ASKED = 5
-"""How often the server is asked, to see how long an answer takes."""
+"""Number of queries that measure the round-trip time."""
 
 
 def database_health(url: str) -> Health:
-    """Connect, look at version, rights, encoding, durability, clock and distance, and read every text. Raises
-    ``StoreError`` when the database cannot be reached, is damaged, or of a format that this program does not
+    """Connect, check version, rights, encoding, durability, clock and distance, and read every text. Raises
+    ``StoreError`` when the database cannot be reached, is damaged, or has a format that this program does not
     read."""
     try:
         with connect(url, read_only=True, application="fsm-agent doctor") as raw:
@@ -308,23 +307,23 @@ _FACTS = """SELECT current_schema(), COALESCE(has_schema_privilege(current_schem
 
 # ----------------------------------------------------------------------------------------------------
 # Which processes are running: each holds an advisory lock of the database on a connection of its own, and
-# renews a sign of life every few seconds.
+# sends a heartbeat every few seconds.
 #
 # The lock is free as soon as a process has died for any reason. A stalled process, or one whose machine
-# disappeared, keeps it and is silent: after ``SILENT`` seconds it counts as dead. A process whose
+# disappeared, keeps the lock but sends nothing: after ``SILENT`` seconds it counts as dead. A process whose
 # connection was cut, or whose server was restarted, takes its lock again. If another process claimed its
 # turns meanwhile, their fence stops it. (Why: decision 104.)
 
 
 log = logging.getLogger(__name__)
 BEAT = 5.0
-"""Seconds between two signs of life."""
+"""Seconds between two heartbeats."""
 SILENT = 30.0
-"""Seconds without one after which a process counts as gone."""
+"""Seconds without a heartbeat after which a process counts as dead."""
 BACK = 10.0
-"""Seconds after its start in which a server's processes have time to take their locks again."""
+"""Grace period in seconds after a server start, in which processes take their locks again."""
 AGAIN, FAREWELL = 1.0, 2.0
-"""Seconds between two attempts to be seen again, and that the last word may take."""
+"""Seconds between two attempts to reconnect, and maximum seconds to wait for the thread when leaving."""
 FORGOTTEN = "1 day"
 _LOCK = "SELECT pg_try_advisory_lock($1)"
 _HERE = """INSERT INTO owners (id, key, pid, host, since, seen) VALUES ($1, $2, $3, $4, $5, clock_timestamp())
@@ -347,14 +346,14 @@ class PostgresOwners(Owners):
         self._presence: Presence | None = None
 
     def _database(self) -> PostgresDatabase:
-        """The store's, which is opened when it is first needed."""
+        """Return the store's database, which is opened when first needed."""
         database: PostgresDatabase = self._store().database
         return database
 
     @property
     def me(self) -> str:
-        """The name of this process in the database; made, together with its lock, when it is first asked
-        for. Raises ``StoreError``."""
+        """The name of this process in the database, created with its lock on first use. Raises
+        ``StoreError``."""
         with self._lock:
             if not self._me or self._pid != os.getpid():
                 database = self._database()
@@ -364,7 +363,7 @@ class PostgresOwners(Owners):
             return self._me
 
     def alive(self, owner: str | None) -> dict[str, Any] | None:
-        """Return who the owner is (pid, host, since in seconds), or ``None`` when its process is gone."""
+        """Return the owner's process (pid, host, since in seconds), or ``None`` when it is gone."""
         if not owner:
             return None
         found = self._database().select(_ALIVE, owner, SILENT, BACK)
@@ -377,8 +376,8 @@ class PostgresOwners(Owners):
 
 
 class Presence:
-    """One process in the table of owners, with a connection and a thread of its own, which hears what others
-    notify it of as well."""
+    """One process in the table of owners, with its own connection and thread, which also receives
+    notifications."""
 
     def __init__(self, database: PostgresDatabase) -> None:
         self.name, self.since = uuid.uuid4().hex[:12], time.time()
@@ -425,7 +424,7 @@ class Presence:
         self._woken.close()
 
     def leave(self) -> None:
-        """The process does not run turns any more; a forked child leaves its parent's lock alone."""
+        """Leave when the process runs no more turns; a forked child leaves its parent's lock alone."""
         if self._pid != os.getpid() or self._leaving.is_set():
             return
         self._leaving.set()

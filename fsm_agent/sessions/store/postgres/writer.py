@@ -34,13 +34,13 @@ from fsm_agent.sessions.store.postgres.connecting import (
 
 
 AT_ONCE = 1_000
-"""Statements under way at most."""
+"""Maximum number of statements in flight."""
 Conflict = Callable[[Exception], Exception]
 
 
 class _Sent(NamedTuple):
-    """One statement that was sent: what is raised unless one row comes of it, and what a conflict with a
-    constraint is."""
+    """One statement in flight: the error to raise unless it yields exactly one row, and the error for a
+    constraint violation."""
 
     cursor: psycopg.Cursor[tuple[Any, ...]]
     refusal: Refusal | None
@@ -48,14 +48,13 @@ class _Sent(NamedTuple):
 
 
 class RefusedError(Exception):
-    """One of several jobs did not find the row that it must. Which one, and what it says of that, is found
-    out when each is run alone."""
+    """One of several jobs did not find its required row. Running each job alone determines which one, and
+    raises its own error."""
 
 
 class Pipelined(Deferring):
-    """Runs the statements of jobs, or of one ``alone``, on a connection in pipeline mode. Raises
-    ``psycopg.Error``, and what ``expect`` and ``conflicts`` were given, where a job waits, or in
-    ``settle``."""
+    """Runs the statements of jobs, or of one ``alone``, on a connection in pipeline mode. Where a job waits,
+    or in ``settle``, raises ``psycopg.Error`` and the errors given to ``expect`` and ``conflicts``."""
 
     def __init__(self, raw: Raw, pipeline: psycopg.Pipeline, alone: bool) -> None:
         self._raw, self._pipeline, self._alone = raw, pipeline, alone
@@ -71,12 +70,12 @@ class Pipelined(Deferring):
         return _Results(self, [self._send(sql, row, None) for row in rows])
 
     def expect(self, sql: str, values: Values, refusal: Refusal) -> None:
-        """Send a statement of which exactly one row must come."""
+        """Send a statement that must yield exactly one row."""
         self._send(sql, values, refusal)
 
     @contextmanager
     def conflicts(self, make: Conflict) -> Iterator[None]:
-        """What contradicts a constraint in the block is ``make(error)``."""
+        """Turn a constraint violation in the block into ``make(error)``."""
         before, self._conflict = self._conflict, make
         try:
             yield
@@ -84,7 +83,7 @@ class Pipelined(Deferring):
             self._conflict = before
 
     def settle(self) -> None:
-        """Wait until all that was sent is done."""
+        """Wait until all sent statements are done."""
         try:
             self._pipeline.sync()
         except psycopg.Error as error:
@@ -111,7 +110,7 @@ class Pipelined(Deferring):
                 raise refusal() if self._alone else RefusedError
 
     def _explain(self, error: psycopg.Error) -> Exception:
-        """What is refused before the statement that failed is the reason."""
+        """Return the cause: a refusal before the failed statement takes precedence."""
         try:
             self._look()
         except Exception as refusal:
@@ -143,7 +142,7 @@ class _Result:
         return self._arrived().fetchone()
 
     def fetchall(self) -> list[tuple[Any, ...]]:
-        """Return the rows that are left."""
+        """Return the remaining rows."""
         return self._arrived().fetchall()
 
     def __iter__(self) -> Iterator[tuple[Any, ...]]:
@@ -151,20 +150,20 @@ class _Result:
 
 
 class _Results:
-    """What comes of a statement that was sent for several rows."""
+    """The result of a statement that was sent for several rows."""
 
     def __init__(self, of: Pipelined, cursors: list[psycopg.Cursor[tuple[Any, ...]]]) -> None:
         self._of, self._cursors = of, cursors
 
     @property
     def rowcount(self) -> int:
-        """Return how many rows were written by all."""
+        """Return how many rows were written in total."""
         if any(one.pgresult is None for one in self._cursors):
             self._of.settle()
         return sum(one.rowcount for one in self._cursors)
 
     def fetchone(self) -> None:
-        """Return nothing: no rows come of such statements."""
+        """Return nothing: such statements yield no rows."""
 
     def fetchall(self) -> list[tuple[Any, ...]]:
         """Return nothing."""
@@ -175,13 +174,13 @@ class _Results:
 
 
 PATIENCE = 30.0
-"""Seconds that a database may be out of reach before turns stop."""
+"""Seconds that a database may be unreachable before turns stop."""
 RETRY_FROM, RETRY_TO = 0.05, 0.5
-"""Seconds between two attempts."""
+"""Range of seconds between two attempts."""
 
 
 class CutOffError(Exception):
-    """The connection was lost; ``error`` says how. What was under way may be tried on another one."""
+    """The connection was lost; ``error`` is the cause. The jobs may be tried on another connection."""
 
     def __init__(self, error: psycopg.Error) -> None:
         super().__init__(str(error))
@@ -189,14 +188,14 @@ class CutOffError(Exception):
 
 
 class _Unsure(NamedTuple):
-    """A commit without an answer: the number of its transaction, what the jobs returned."""
+    """A commit without an answer: its transaction number, and the results of the jobs."""
 
     transaction: str
     results: list[Any]
 
 
 class WriterLink:
-    """The writer's connection, made when it is needed, and again when it was cut."""
+    """The writer's connection, opened when needed, and reopened after a cut."""
 
     def __init__(self, url: str, database: PostgresWriter) -> None:
         self._url, self._database = url, database
@@ -204,12 +203,12 @@ class WriterLink:
         self._unsure: _Unsure | None = None
 
     def rollback(self) -> None:
-        """Give up what is under way."""
+        """Roll back the current transaction."""
         if self._raw is not None:
             self._raw.rollback()
 
     def close(self) -> None:
-        """Close the connection; the next use makes another one."""
+        """Close the connection; the next use opens another one."""
         if self._raw is not None:
             with contextlib.suppress(psycopg.Error):
                 self._raw.close()
@@ -249,7 +248,7 @@ class WriterLink:
         return self._raw
 
     def _run(self, raw: Raw, jobs: Sequence[Job]) -> tuple[list[Any], str | None]:
-        """(results of the jobs, number of the transaction when it wrote), all done but the commit."""
+        """Run everything but the commit; return (results of the jobs, transaction number if it wrote)."""
         try:
             with raw.pipeline() as pipeline:
                 raw.execute("BEGIN")
@@ -272,12 +271,12 @@ class WriterLink:
             self.close()
 
     def _arrived(self, raw: Raw, unsure: _Unsure) -> list[Any] | None:
-        """What the jobs returned when their commit arrived; ``None`` when it did not."""
+        """Return the results of the jobs if their commit arrived, ``None`` if not."""
         try:
             (status,) = raw.execute(
                 "SELECT pg_xact_status(CAST($1 AS xid8))", (unsure.transaction,)
             ).fetchone() or (None,)
-        except psycopg.DataError:  # a number of the future: this server never saw the transaction
+        except psycopg.DataError:  # a future number: this server never saw the transaction
             return None
         except psycopg.Error as error:
             self.close()
@@ -287,7 +286,7 @@ class WriterLink:
                 return unsure.results
             case "aborted":
                 return None
-            case "in progress":  # its server process has not noticed the cut yet
+            case "in progress":  # the server process has not noticed the cut yet
                 raise CutOffError(psycopg.OperationalError("the last commit is still under way"))
         raise StoreError(
             f"the session store {masked_url(self._url)} cannot be used: the last commit may or may not"
@@ -296,7 +295,7 @@ class WriterLink:
 
 
 class PostgresWriter(Database):
-    """The half of a database of PostgreSQL that writes."""
+    """The writing half of a PostgreSQL database."""
 
     def __init__(self, url: str, patience: float = PATIENCE) -> None:
         super().__init__()
@@ -304,17 +303,17 @@ class PostgresWriter(Database):
         self._cut_since: float | None = None
 
     def writer_connection(self) -> WriterLink:
-        """Return the connection of the writer's thread."""
+        """Return the link for the writer's thread."""
         return WriterLink(self.url, self)
 
     def explained(self, error: BaseException) -> Exception:
-        """Return a ``StoreError`` for what is the database's fault."""
+        """Return a ``StoreError`` for a fault of the database."""
         if isinstance(error, CutOffError):
             error = error.error
         return as_store_error(error, self.url)
 
     def commit_group(self, connection: WriterLink, group: list[Waiting]) -> bool:
-        """Run the jobs in one transaction, and tell everybody who waits."""
+        """Run the jobs in one transaction, and resolve their futures."""
         waiting = self._claim_jobs(group)
         began, contradicted = time.monotonic(), False
         while True:

@@ -1,7 +1,8 @@
-"""Finding messages by their words, in all sessions of a home.
+"""Full-text search for messages in all sessions of a home.
 
 The newest hits come from the index in the order of their numbers, which costs the same for a rare word and
-for one that every message has; only those are ranked. Ranking all hits takes seconds at a million messages.
+for one that every message contains; only those are ranked. Ranking all hits takes seconds at a million
+messages.
 """
 
 # How messages are found. Scripts without blanks are indexed as pairs of characters, because LIKE on a trigram
@@ -35,35 +36,35 @@ from fsm_agent.sessions.store.search.text_analysis import (
     session_tag,
 )
 
-# How well a text answers a search, and the piece of it that shows why.
+# How well a text matches a search, and the piece of it that shows why.
 #
-# FTS5 has ``snippet()`` and ``bm25()``, but not for what is asked here. The index keeps no copy of the
-# messages, and without one ``snippet()`` gives NULL. Given the texts in a table of its own it still cuts in
-# words as SQLite knows them: two characters inside of a Chinese sentence are never found, its pieces have
-# at most 64 words where an agent is shown 4,000 characters, and it marks with text instead of places.
-# ``bm25()`` ranks all hits, which takes seconds at a million messages.
+# FTS5 has ``snippet()`` and ``bm25()``, but they do not fit. The index keeps no copy of the messages, and
+# without one ``snippet()`` returns NULL. Even with the texts in a separate table it splits words as SQLite
+# does: two characters inside a Chinese sentence are never found, its pieces have at most 64 words where an
+# agent is shown 4,000 characters, and it marks with text instead of positions. ``bm25()`` ranks all hits,
+# which takes seconds at a million messages.
 
 SNIPPET = 180
-"""Characters of a snippet."""
+"""Maximum characters of a snippet."""
 BEFORE = 50
 """Characters of a snippet before its first marked word."""
 MATCHES = 200
-"""Places in one text that are looked at for the best piece of it."""
+"""Occurrences per term considered for the best piece of a text."""
 SATURATION, LENGTH_WEIGHT = 1.2, 0.75
-"""k1 and b of BM25, as is usual."""
+"""k1 and b of BM25, with their usual values."""
 
 
 @dataclass(frozen=True, slots=True)
 class Snippet:
-    """A piece of a text. ``marks`` are (start, end) of the words that were looked for. ``cut`` says
-    whether there is more text before and behind."""
+    """A piece of a text. ``marks`` are (start, end) of the matched words. ``cut``: whether the text continues
+    before and after it."""
 
     text: str
     marks: tuple[tuple[int, int], ...] = ()
     cut: tuple[bool, bool] = (False, False)
 
     def marked(self, before: str = "**", after: str = "**") -> str:
-        """Return it as one line with the words between ``before`` and ``after``."""
+        """Return the snippet as one line, with matched words between ``before`` and ``after``."""
         out, place = "…" if self.cut[0] else "", 0
         for start, end in self.marks:
             out += self.text[place:start] + before + self.text[start:end] + after
@@ -75,7 +76,7 @@ EMPTY = Snippet("")
 
 
 def scores(texts: Sequence[str], query: Query) -> list[float]:
-    """Return how well each text answers the query (BM25, higher is better). How rare a term is, is counted
+    """Return how well each text matches the query (BM25, higher is better). The rarity of a term is counted
     among these texts alone."""
     if not texts:
         return []
@@ -97,7 +98,7 @@ def _score(counts: Sequence[int], weights: Sequence[float], length: float) -> fl
 
 
 def snippet_of(text: str, query: Query, size: int = SNIPPET) -> Snippet:
-    """Return the piece of a text with most of the terms, on one line."""
+    """Return the piece of a text with the most terms, on one line."""
     line = " ".join(compose_marks(text).split())
     folded = Folded.of(line)
     places = sorted(
@@ -115,7 +116,7 @@ def snippet_of(text: str, query: Query, size: int = SNIPPET) -> Snippet:
 
 
 def _best(places: Sequence[tuple[int, int, int]], length: int, size: int) -> int:
-    """Where the window begins that holds most different terms; the first of several."""
+    """Return the start of the first window that holds the most different terms."""
     best, most = 0, 0
     for index, (first, _, _) in enumerate(places):
         terms = {
@@ -127,7 +128,7 @@ def _best(places: Sequence[tuple[int, int, int]], length: int, size: int) -> int
 
 
 def _at_words(line: str, start: int, end: int, keep: set[int]) -> tuple[int, int]:
-    """Not in the middle of a word, where a blank is near and no marked word would be lost."""
+    """Move the ends to word boundaries, where a blank is near and no marked word is lost."""
     first = line.find(" ", start, start + BEFORE // 2) if start > 0 else -1
     last = line.rfind(" ", end - BEFORE // 2, end) if end < len(line) else -1
     cut_first = first > 0 and not any(start <= place < first for place in keep)
@@ -136,7 +137,7 @@ def _at_words(line: str, start: int, end: int, keep: set[int]) -> tuple[int, int
 
 
 def _apart(marks: Iterable[tuple[int, int]]) -> tuple[tuple[int, int], ...]:
-    """Marks in order that do not overlap."""
+    """Return marks in order, with overlapping ones merged."""
     out: list[tuple[int, int]] = []
     for start, end in sorted(marks):
         if out and start < out[-1][1]:
@@ -147,29 +148,28 @@ def _apart(marks: Iterable[tuple[int, int]]) -> tuple[tuple[int, int], ...]:
 
 
 SCAN = 300
-"""Newest hits that are ranked (AGT-04)."""
+"""Number of newest hits that are ranked (AGT-04)."""
 READ = 4_000_000
-"""Characters of hits that are read for ranking; fewer hits are ranked when they are very long."""
+"""Maximum characters of hits read for ranking; fewer hits are ranked when they are very long."""
 DAYS = 31
-"""Days that are asked of the index one by one; a longer time is compared row by row."""
+"""Maximum days matched by index tags; a longer period is compared row by row."""
 KEPT = "NOT (m.active = 0 AND m.version < 0)"
-"""Not what a visit wrote that was run again, nor copies that a compaction made for itself: the originals are
-there."""
+"""Excludes rows of a visit that was run again, and copies that a compaction made for itself: the originals
+exist."""
 STANDING = (
     "CASE WHEN m.active = 0 AND t.undone IS NOT NULL THEN 'undone'"
     " WHEN m.active = 0 OR s.successor IS NOT NULL THEN 'put aside' ELSE 'current' END"
 )
-"""What a session holds that went on as another one by compaction is put aside as well."""
+"""Messages of a session that continues as another one after a compaction count as put aside, too."""
 ROLES = ("user", "assistant", "tool")
 Standing = Literal["current", "put aside", "undone", "summary"]
 
 
 @dataclass(frozen=True, slots=True)
 class SearchHit:
-    """One message that was found. ``lineage`` is the first session of the line it belongs to, ``at`` in
-    seconds since the epoch. ``standing``: is it in the transcript that continues (``current``), was it ``put
-    aside`` by a compaction, or ``undone`` by its user; a ``summary`` replaces other messages. ``text`` is
-    the whole message."""
+    """One message that was found. ``lineage``: the first ancestor of its session; ``at`` in seconds since the
+    epoch. ``standing``: ``current`` in the transcript that continues, ``put aside`` by a compaction, or
+    ``undone`` by its user; a ``summary`` replaces other messages. ``text``: the whole message."""
 
     id: int
     session: str
@@ -187,9 +187,9 @@ class SearchHit:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """``hits``, best first. ``looked_at``: newest hits that were ranked; ``more``: there are older ones.
-    ``relaxed``: no message has all the words, these have some. ``waiting``: messages that the index does not
-    have yet."""
+    """``hits``, best first. ``looked_at``: the number of newest hits that were ranked; ``more``: older ones
+    exist. ``relaxed``: no message has all the words, these have some. ``waiting``: the number of messages not
+    indexed yet."""
 
     hits: tuple[SearchHit, ...]
     looked_at: int = 0
@@ -200,9 +200,9 @@ class Found:
 
 @dataclass(frozen=True, slots=True)
 class Among:
-    """Where to look. ``session``: the id of one; ``roles``: all when empty; ``days``: back from now;
-    ``children``: sessions of sub-agents too, which one that is named always is; ``without``: ids of sessions
-    to leave out."""
+    """Where to search. ``session``: the id of one; ``roles``: all if empty; ``days``: back from now;
+    ``children``: include sessions of sub-agents (``session`` is always searched); ``without``: ids of
+    sessions to exclude."""
 
     session: str | None = None
     roles: Collection[str] = ()
@@ -228,9 +228,9 @@ def search(
     progress: Progress | None = None,
     now: Callable[[], float] = time.time,
 ) -> Found:
-    """Return the best of the newest ``SCAN`` hits, or the newest of all with ``newest``. What the index
-    lacks is added before, for at most ``seconds``. A text without a letter or digit finds nothing. Raises
-    ``StoreError`` when there is no full-text search."""
+    """Return the best of the newest ``SCAN`` hits, or, with ``newest``, the newest ones. Missing messages are
+    indexed first, for at most ``seconds``. A text without a letter or digit finds nothing. Raises
+    ``StoreError`` when full-text search is not available."""
 
     def once() -> Found:
         waiting, query, at = catch_up(database, seconds, progress), query_of(text), now()
@@ -251,12 +251,12 @@ def search(
     except (StoreError, MemoryError) as error:
         if not looks_damaged(error) and not looks_damaged(error.__cause__):
             raise
-        forget(database)  # if not only the index is damaged, this fails in the same way
+        forget(database)  # if more than the index is damaged, this fails in the same way
         return once()
 
 
 def _newest(database: Database, query: Query, among: Among, now: float) -> tuple[list[SearchHit], bool]:
-    """At most ``SCAN`` hits, newest first, none ranked; and whether there are more."""
+    """Return at most ``SCAN`` hits, newest first and unranked, and whether there are more."""
     since = 0.0 if among.days is None else now - among.days * DAY
     where, values = ["m.at >= ?", KEPT], [since]
     if among.without:
@@ -284,8 +284,8 @@ def _newest(database: Database, query: Query, among: Among, now: float) -> tuple
 
 
 def _tag_groups(among: Among, now: float) -> tuple[list[list[str]], list[str]]:
-    """Groups of tags of which one must be there, and tags that must not. What never changes of a message is
-    in the index, so that a search in few of many messages is as quick."""
+    """Return groups of tags, of which each group must match, and tags that must not match. Fixed properties
+    of a message are in the index, so that a search in few of many messages is as quick."""
     tags = [[session_tag(among.session)]] if among.session is not None else []
     if among.roles:
         tags.append(list(among.roles))
@@ -308,8 +308,8 @@ def _hit(connection: SqlConnection, row: Sequence[Any], roots: dict[str, str]) -
 
 
 def _once(rated: Iterable[tuple[float, SearchHit]]) -> list[tuple[float, SearchHit]]:
-    """A compaction and a fork copy rows: what one line says twice is one hit, the one that still counts
-    before the newest."""
+    """Merge copies made by compactions and forks: equal messages of one lineage are one hit, preferably the
+    current one, otherwise the newest."""
     best: dict[tuple[str, str, str], tuple[float, SearchHit]] = {}
     for score, hit in rated:
         kept = best.setdefault((hit.lineage, hit.role, hit.text), (score, hit))[1]
@@ -325,17 +325,17 @@ def _once(rated: Iterable[tuple[float, SearchHit]]) -> list[tuple[float, SearchH
 
 
 BESIDE = (64, 200_000)
-"""Messages and characters of one transaction beside running turns: a few milliseconds."""
+"""Messages and characters per transaction beside running turns: a few milliseconds."""
 AT_ONCE = (400, 800_000)
-"""The same when a caller waits for the end."""
+"""The same limits while a caller waits for the end."""
 PAUSE = 0.005
-"""Seconds between those: turns of other processes want to write too."""
+"""Seconds between transactions: turns of other processes also need to write."""
 Progress = Callable[[int, int], None]
 
 
 def catch_up(database: Database, seconds: float | None = None, progress: Progress | None = None) -> int:
-    """Index what came since the last time, for at most ``seconds``, and return how many messages are still
-    waiting. ``progress`` is called with (done, of how many)."""
+    """Index new messages for at most ``seconds``, and return the number of messages still missing.
+    ``progress`` is called with (done, total)."""
     until = None if seconds is None else time.monotonic() + seconds
     waiting = total = pending(database)
     more = waiting > 0
@@ -349,7 +349,7 @@ def catch_up(database: Database, seconds: float | None = None, progress: Progres
 
 
 def keep_up(database: Database) -> None:
-    """Index what came since the last time without waiting for it. A store that refuses is no error here."""
+    """Index new messages without waiting. Failures of the store are ignored."""
 
     def go_on(done: Future[Any]) -> None:
         if done.exception() is None and done.result():
@@ -361,7 +361,7 @@ def keep_up(database: Database) -> None:
 
 
 def pending(database: Database) -> int:
-    """Return how many messages the index lacks, at most: numbers that were never given count too."""
+    """Return at most how many messages the index lacks: numbers never assigned count too."""
     with database.reading() as c:
         return full_text(database).waiting(c)
 

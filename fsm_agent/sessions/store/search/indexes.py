@@ -1,4 +1,4 @@
-"""The full-text index of a store of sessions: in a SQLite file a table of FTS5, in PostgreSQL a column."""
+"""The full-text index of a session store: an FTS5 table in a SQLite file, a column in PostgreSQL."""
 
 from __future__ import annotations
 
@@ -21,29 +21,28 @@ from fsm_agent.sessions.store.search.text_analysis import (
 
 
 class FullText(Protocol):
-    """One of the two indexes."""
+    """The full-text index of a database."""
 
     def waiting(self, connection: SqlConnection) -> int:
-        """Return how many messages the index lacks, at most."""
+        """Return at most how many messages the index lacks."""
         ...
 
     def index_batch(self, connection: SqlConnection, rows: int, chars: int) -> bool:
-        """Index at most ``rows`` messages of about ``chars`` characters; return whether there may be
-        more."""
+        """Index at most ``rows`` messages of about ``chars`` characters; return whether there may be more."""
         ...
 
     def make_anew(self, connection: SqlConnection) -> None:
-        """Have the index rebuilt at the next search."""
+        """Mark the index for a rebuild at the next search."""
         ...
 
     def forget_message(self, connection: SqlConnection) -> None:
-        """Messages were deleted in this transaction."""
+        """Called when messages were deleted in this transaction."""
         ...
 
     def index_query(
         self, connection: SqlConnection, query: Query, tags: Iterable[Iterable[str]], without: Iterable[str]
     ) -> IndexQuery | None:
-        """Return how the messages that answer a query are asked for."""
+        """Return the part of a query that selects the matching messages."""
         ...
 
 
@@ -53,14 +52,14 @@ def full_text(database: Database) -> FullText:
 
 
 # ----------------------------------------------------------------------------------------------------
-# A table of FTS5 beside the messages, filled up to a mark. It holds no copy of the messages (``content=''``).
+# An FTS5 table beside the messages, filled up to a mark. It holds no copy of the messages (``content=''``).
 
 
 INDEX, MARK, FORMAT_MARK = "message_index", "message_index", "message_index_format"
 FORMAT = 2
 """Version of ``text_analysis.columns``; another number rebuilds the index."""
 DAMAGED = -1
-"""In place of the format: the index cannot be opened."""
+"""Replaces the format when the index cannot be opened."""
 
 _CREATE = (
     f"CREATE VIRTUAL TABLE {INDEX} USING fts5(words, chars, tags, content='', columnsize=0,"
@@ -72,7 +71,7 @@ class SqliteIndex:
     """The index in a SQLite file."""
 
     def waiting(self, connection: SqlConnection) -> int:
-        """Return how many messages the index lacks, at most: numbers that were never given count too."""
+        """Return at most how many messages the index lacks: numbers never assigned count too."""
         return max(0, _newest(connection) - (_mark(connection, MARK) if _there(connection) else 0))
 
     def index_batch(self, connection: SqlConnection, rows: int, chars: int) -> bool:
@@ -93,18 +92,18 @@ class SqliteIndex:
         return more
 
     def make_anew(self, connection: SqlConnection) -> None:
-        """Rebuild the index at its next use. Nothing else is lost."""
+        """Mark the index for a rebuild at its next use. Nothing else is lost."""
         _set_mark(connection, FORMAT_MARK, DAMAGED)
 
     def forget_message(self, connection: SqlConnection) -> None:
-        """Messages were deleted: their numbers may be given again."""
+        """Mark the index for a rebuild: the numbers of deleted messages may be assigned again."""
         self.make_anew(connection)
 
     def index_query(
         self, connection: SqlConnection, query: Query, tags: Iterable[Iterable[str]], without: Iterable[str]
     ) -> IndexQuery | None:
-        """Return how the messages that answer a query are asked for: with one tag of each group, and none of
-        ``without``; ``None`` when there is nothing to look for, or in."""
+        """Return the part of a query that selects the matching messages, with a tag of each group, and none
+        of ``without``; ``None`` when there is nothing to search for, or no index."""
         if not query.expression or not _there(connection):
             return None
         parts = [f"({query.expression})", *(f"tags : ({' OR '.join(group)})" for group in tags)]
@@ -114,13 +113,13 @@ class SqliteIndex:
 
 
 def _there(connection: SqlConnection) -> bool:
-    """Is there an index that can be asked?"""
+    """Return whether a usable index exists."""
     return _mark(connection, FORMAT_MARK) == FORMAT
 
 
 def _insert(connection: SqlConnection, batch: list[tuple[int, str, str, str]]) -> None:
-    """A damaged index must not look like a damaged file to those whose writes are in the same transaction:
-    what was gathered in memory is written here (a savepoint does that), and not with their commit."""
+    """Insert and flush a batch (a savepoint flushes). If the commit flushed it, a damaged index would look
+    like a damaged file to other writers in the same transaction."""
     insert = f"INSERT INTO {INDEX} (rowid, words, chars, tags) VALUES (?, ?, ?, ?)"  # noqa: S608 - ours
     try:
         connection.executemany(insert, batch)
@@ -133,13 +132,13 @@ def _insert(connection: SqlConnection, batch: list[tuple[int, str, str, str]]) -
 
 
 def _drop(connection: SqlConnection) -> None:
-    """A damaged table is not opened, which may take all the memory and with that the transaction; too
-    damaged, it could not be dropped either. Its parts are dropped, and its entry is taken out of the
-    schema."""
+    """Drop the index. A damaged table is not opened, because that may take all the memory and with it the
+    transaction, and a badly damaged one could not be dropped. Its parts are dropped instead, and its entry is
+    removed from the schema."""
     if _mark(connection, FORMAT_MARK) != DAMAGED:
         try:
             connection.execute(f"DROP TABLE IF EXISTS {INDEX}")
-        except MemoryError as error:  # SQLite took back the whole transaction
+        except MemoryError as error:  # SQLite rolled back the whole transaction
             raise StoreError(IS_DAMAGED) from error
         except sqlite3.DatabaseError as error:
             if not looks_damaged(error):
@@ -184,19 +183,19 @@ def _set_mark(connection: SqlConnection, name: str, value: int) -> None:
 
 
 # ----------------------------------------------------------------------------------------------------
-# What ``text_analysis`` finds in a message, as a ``tsvector`` in a column beside it.
+# The output of ``text_analysis`` for a message, as a ``tsvector`` in a column of its row.
 #
-# Numbers of messages become visible in any order when several machines write, so there is no mark that says
-# how far the index has come: what lacks its column is indexed.
+# Numbers of messages become visible in any order when several machines write, so no mark tracks the progress
+# of the index: messages without a value in the column are indexed.
 
 
 WORD = re.compile(r"[^\W_]+")
 MOST_PLACES, LAST_PLACE = 256, 16_383
-"""What PostgreSQL keeps of the places of a word: how many, and how far."""
+"""PostgreSQL's limits for the positions of a word: their number, and the highest one."""
 LONGEST = 500
-"""Characters of a word that are looked at; PostgreSQL takes 2,046 bytes."""
+"""Indexed characters of a word; PostgreSQL accepts 2,046 bytes."""
 ROOM = 900_000
-"""Bytes of one vector, about; PostgreSQL takes 1,048,575."""
+"""Approximate maximum bytes of one vector; PostgreSQL accepts 1,048,575."""
 _UNREAD = (
     "SELECT m.id, m.role, m.session, m.at, s.kind, m.body, m.body_crc FROM messages m"
     " JOIN sessions s ON s.id = m.session WHERE m.words IS NULL ORDER BY m.id LIMIT ? /* SKIP LOCKED */"
@@ -207,7 +206,7 @@ class PostgresIndex:
     """The index in PostgreSQL."""
 
     def waiting(self, connection: SqlConnection) -> int:
-        """Return how many messages the index lacks."""
+        """Return the number of messages that the index lacks."""
         return int(connection.execute("SELECT COUNT(*) FROM messages WHERE words IS NULL").fetchone()[0])
 
     def index_batch(self, connection: SqlConnection, rows: int, chars: int) -> bool:
@@ -221,17 +220,17 @@ class PostgresIndex:
         return more
 
     def make_anew(self, connection: SqlConnection) -> None:
-        """Have the index rebuilt."""
+        """Mark the index for a rebuild."""
         connection.execute("UPDATE messages SET words = NULL WHERE words IS NOT NULL")
 
     def forget_message(self, connection: SqlConnection) -> None:
-        """Nothing is to be done: a message takes its part of the index along."""
+        """Do nothing: the index entry is deleted with the message."""
 
     def index_query(
         self, connection: SqlConnection, query: Query, tags: Iterable[Iterable[str]], without: Iterable[str]
     ) -> IndexQuery | None:
-        """Return how the messages that answer a query are asked for: with one tag of each group, and none of
-        ``without``; ``None`` when there is nothing to look for."""
+        """Return the part of a query that selects the matching messages, with a tag of each group, and none
+        of ``without``; ``None`` when there is nothing to search for."""
         if not query.expression:
             return None
         parts = [_any(_all(map(_tsquery, group)) for group in query.groups)]
@@ -243,7 +242,7 @@ class PostgresIndex:
 
 def vector_of(words: str, chars: str, tags: str) -> str:
     """Return the three columns of ``text_analysis.columns`` as one vector: single characters and tags begin
-    with a sign that no word has."""
+    with a sign that no word contains."""
     places: dict[str, list[int]] = defaultdict(list)
     room = ROOM
     for sign, text in (("#", tags), ("~", chars)):
@@ -271,7 +270,7 @@ def _any(parts: Iterable[str]) -> str:
 
 
 def _tsquery(term: Term) -> str:
-    """``words : "a b" *`` and ``chars : "x"`` of FTS5 in PostgreSQL's words."""
+    """Translate ``words : "a b" *`` and ``chars : "x"`` of FTS5 for PostgreSQL."""
     column, _, rest = term.asked.partition(" : ")
     if column == "chars":
         return "'~" + rest.strip('"') + "'"

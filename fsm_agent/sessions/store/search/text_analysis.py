@@ -1,9 +1,9 @@
-"""What of a message is found by searching, and how a search is read. Pure.
+"""Extracts the searchable text of a message, and parses searches. Pure.
 
-Words are what is between blanks and punctuation. Scripts that put no blanks between words (Chinese,
-Japanese, Korean, Thai …) and emoji are cut into overlapping pairs of characters instead, and every single
-character is kept in a column of its own, so that a search for one, two or more of them is a look into the
-index like any other. A trigram index finds nothing below three."""
+Words are separated by blanks and punctuation. Scripts without blanks between words (Chinese, Japanese,
+Korean, Thai …) and emoji are cut into overlapping pairs of characters instead, and every single character is
+kept in a column of its own, so that a search for one, two or more of them is an ordinary index lookup. A
+trigram index finds nothing shorter than three characters."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ from fsm_agent.sessions.store.rows import loads
 from fsm_agent.support.texts import clean
 
 MAX_INDEXED = 100_000
-"""Characters of one message that are looked at."""
+"""Indexed characters of one message."""
 SHORTEST_PREFIX = 3
-"""Letters before a ``*``; fewer would have to look up every word of a letter."""
+"""Minimum letters before a ``*``; fewer would look up every word that begins with a letter."""
 DAY = 86_400
 
 _RUNS = (
@@ -38,12 +38,12 @@ _PART = re.compile(r'"([^"]*)"?|(\S+)')
 
 
 PIECE = 100
-"""Characters that are composed at once; no letter of any language has as many marks."""
+"""Characters composed at once; no letter of any language has as many marks."""
 
 
 class _Folding(dict[int, int]):
-    """Each character as the one it is compared as: small, full width as usual width, Latin and Greek without
-    marks."""
+    """Maps each character to its form for comparison: lowercase, full width as normal width, Latin and Greek
+    without marks."""
 
     def __missing__(self, code: int) -> int:
         character = chr(code)
@@ -60,21 +60,21 @@ _FOLDING = _Folding()
 
 
 def fold(text: str) -> str:
-    """Return the text in the form in which texts are compared; as long as ``compose_marks(text)``, so that
-    places in one are places in the other."""
+    """Return the text in its form for comparison; it has the length of ``compose_marks(text)``, so that
+    positions in both are the same."""
     return text.lower() if text.isascii() else compose_marks(text).translate(_FOLDING)
 
 
 def compose_marks(text: str) -> str:
-    """Return the text with letters and their marks as one character where there is one."""
+    """Return the text with letters and marks composed into single characters where possible."""
     if text.isascii():
         return text
     return "".join(unicodedata.normalize("NFC", piece) for piece in _pieces(text))
 
 
 def _pieces(text: str) -> Iterator[str]:
-    """The text in pieces that compose for themselves: a long row of marks takes time by the square of its
-    length, so that one is cut."""
+    """Yield pieces of the text that are composed separately: composing a long sequence of marks takes
+    quadratic time, so it is cut."""
     place = 0
     while place < len(text):
         end = place + PIECE
@@ -85,8 +85,8 @@ def _pieces(text: str) -> Iterator[str]:
 
 
 def plain_text(row: Mapping[str, Any]) -> str:
-    """Return what a stored message says: its text, the names of its other parts, and what tools were asked to
-    do; nothing that a database or a screen cannot take."""
+    """Return the readable text of a stored message: its text, the names of its other parts, and its tool
+    calls with arguments; without characters that a database or a screen refuses."""
     content = row.get("content")
     texts = [text] if (text := text_only(content)) else []
     for call in row.get("tool_calls") or ():
@@ -130,17 +130,17 @@ def columns(text: str, role: str, session: str, at: float) -> tuple[str, str, st
 
 
 def session_tag(session: str) -> str:
-    """Return one word that means a session in the index; its id may hold any characters."""
+    """Return a word that identifies a session in the index; its id may contain any characters."""
     return "s" + hashlib.sha256(session.encode("utf-8", "replace")).hexdigest()[:16]
 
 
 def day_tag(at: float) -> str:
-    """Return one word that means the day (UTC) of a time in seconds."""
+    """Return a word that identifies the day (UTC) of a time in seconds."""
     return f"d{int(at // DAY)}"
 
 
 def _code(character: str) -> str:
-    """One word for a character, whatever the tokenizer of this SQLite knows of it."""
+    """Return a word for a character, independent of the tokenizer of this SQLite."""
     return f"u{ord(character):x}"
 
 
@@ -154,8 +154,8 @@ def _pairs(run: str) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class Folded:
-    """A text to look for terms in; ``spaced`` has blanks where its pairs of characters are, which end a
-    word."""
+    """A text to search; ``spaced`` has blanks in place of the characters that are indexed as pairs, because
+    they end a word."""
 
     text: str
     spaced: str
@@ -169,8 +169,8 @@ class Folded:
 
 @dataclass(frozen=True, slots=True)
 class Term:
-    """One word, phrase or beginning of a word (``pattern``), or some characters as they are (``run``).
-    ``asked`` is what the index is asked for."""
+    """One word, phrase or prefix (``pattern``), or some characters as they are (``run``). ``asked``: the
+    query for the index."""
 
     asked: str
     pattern: re.Pattern[str] | None = None
@@ -196,19 +196,19 @@ class Term:
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """``groups``: terms of one group must all be there, one group is enough. None of ``without`` may be."""
+    """``groups``: all terms of at least one group must match. No term of ``without`` may match."""
 
     groups: tuple[tuple[Term, ...], ...]
     without: tuple[Term, ...] = ()
 
     @property
     def terms(self) -> tuple[Term, ...]:
-        """All terms that may be found, each once."""
+        """All terms that may match, each once."""
         return tuple(dict.fromkeys(term for group in self.groups for term in group))
 
     @property
     def expression(self) -> str:
-        """The query as FTS5's ``MATCH`` takes it; empty when there is nothing to look for."""
+        """The query for FTS5's ``MATCH``; empty when there is nothing to search for."""
         asked = " OR ".join(f"({' AND '.join(term.asked for term in group)})" for group in self.groups)
         banned = " OR ".join(term.asked for term in self.without)
         return f"({asked}) NOT ({banned})" if asked and banned else asked
@@ -219,8 +219,8 @@ class Query:
 
 
 def query_of(text: str) -> Query:
-    """Read a search: words, ``"a phrase"``, ``begin*``, ``OR`` between, ``NOT`` before. Everything else is
-    punctuation, which separates words; nothing is an error."""
+    """Parse a search: words, ``"a phrase"``, ``begin*``, ``OR`` between, ``NOT`` before. Everything else is
+    punctuation, which separates words; no input is an error."""
     groups: list[list[Term]] = [[]]
     without: list[Term] = []
     negated = False
@@ -238,8 +238,8 @@ def query_of(text: str) -> Query:
 
 
 def _terms(text: str, prefix: bool) -> Iterator[Term]:
-    """Words that punctuation or nothing separates are looked for side by side; pieces of other scripts each
-    by itself."""
+    """Yield terms: words separated only by punctuation form a phrase; each piece of another script is a term
+    of its own."""
     phrase: list[str] = []
     for piece in _PIECE.findall(fold(text)):
         if not _RUN.match(piece):
@@ -270,7 +270,7 @@ def _run(run: str) -> Term:
     return Term(asked, run=run)
 
 
-# What both full-text indexes are made from and asked with.
+# Shared by both full-text indexes.
 
 
 Indexed = tuple[int, str, str, str]
@@ -278,8 +278,8 @@ Indexed = tuple[int, str, str, str]
 
 
 class IndexQuery(NamedTuple):
-    """A part of a query over ``messages m``: where it reads, on which condition with one value, and by which
-    number in order."""
+    """A part of a query over ``messages m``: its source, its condition with one value, and the number that
+    orders it."""
 
     source: str
     condition: str
@@ -288,8 +288,8 @@ class IndexQuery(NamedTuple):
 
 
 def rows_to_index(rows: Iterable[Any], most: int, chars: int) -> tuple[list[Indexed], bool]:
-    """Return the first of the rows (id, role, session, at, kind of the session, body, its checksum) for the
-    index, of about ``chars`` characters; and whether there may be more than these or than ``most``."""
+    """Return the leading rows (id, role, session, at, kind of the session, body, its checksum) for the index,
+    of about ``chars`` characters, and whether more may follow these or the first ``most``."""
     batch: list[Indexed] = []
     for message, role, session, at, kind, *body in rows:
         words, singles, tags = columns(_text(*body), role, session, at)
@@ -301,7 +301,7 @@ def rows_to_index(rows: Iterable[Any], most: int, chars: int) -> tuple[list[Inde
 
 
 def _text(body: str, crc: int | None) -> str:
-    """A damaged message does not keep the others from being found."""
+    """Return the text of a message; empty for a damaged one, so that the others can be found."""
     try:
         return plain_text(loads(body, crc))
     except StoreError:
@@ -310,11 +310,11 @@ def _text(body: str, crc: int | None) -> str:
 
 IS_DAMAGED = "the full-text index of the sessions is damaged; the next search rebuilds it"
 SIGNS = ("malformed", "constraint failed", "logic error", "vtable constructor", "invalid fts5")
-"""What SQLite says of a full-text table that is not what it should be."""
+"""Parts of SQLite's error messages about a damaged full-text table."""
 
 
 def looks_damaged(error: BaseException | None) -> bool:
-    """Return whether a damaged index may be the reason of an error. It is read as anything: broken rows,
-    rows that are there twice, lengths of gigabytes."""
+    """Return whether a damaged index may have caused an error. SQLite may read anything from it: broken rows,
+    duplicate rows, lengths of gigabytes."""
     words = str(error).lower()
     return isinstance(error, MemoryError) or any(sign in words for sign in SIGNS)

@@ -27,7 +27,6 @@ from fsm_agent.fsm.table import AllOf, AnyOf, Below, Guard, Row, Spent, Table
 # its guard can be true. Unfolding matters: "send again" spends no local budget, only the flag says that an
 # open block is needed for it. With ``caps=False`` the guards on caps count as always open and caps are not
 # counted, so that the proofs also hold without them.
-# counted, so that what is proved holds without them.
 
 
 MOST_ATOMS = 18
@@ -147,7 +146,7 @@ class Location:
 
 @dataclass(frozen=True, slots=True)
 class Edge:
-    """A row in one location. ``spends`` maps each counter to the limits that the guard has tested, () if
+    """A row in one location. ``spends`` pairs each counter with the limits that the guard has tested, () if
     none; flags are omitted, because locations contain them. ``source`` and ``dest`` are indices of
     ``Graph.locations``."""
 

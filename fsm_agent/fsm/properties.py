@@ -391,7 +391,7 @@ def eventually(says: str, moves: Moves, *, after: Moves | None = None, known: st
 def at_most(
     says: str, times: int | str, moves: Moves, *, since: Moves | None = None, known: str = ""
 ) -> Property:
-    """A turn makes at most ``times`` of ``moves``; with ``since``, that many from each of these on, itself
+    """A turn makes at most ``times`` of ``moves``; with ``since``, counted again from each of these, itself
     included. ``times``: a number from 0 to 1,000, or the name of a limit. Raises ``TableError``."""
     if not isinstance(times, str) and (isinstance(times, bool) or not 0 <= times <= MOST_TIMES):
         raise TableError(

@@ -38,8 +38,8 @@ Came = dict[Pair, tuple[Pair, int] | None]
 
 
 class Paths:
-    """Runs of one table under ``limits``; results for one goal are reused for the others. No search begins
-    after the time limit."""
+    """Runs of one table under ``limits``; results for one goal are reused for the others. Searches stop
+    when time is over."""
 
     def __init__(self, table: Table, limits: Mapping[str, int], within: TimeLimit | None = None) -> None:
         self.table, self.limits, self._within = table, limits, within or endless()

@@ -374,7 +374,7 @@ def name_of(annotation: Any) -> str:
 
 
 def exactly(kind: type, value: Any) -> Any:
-    """Return the value if its class is exactly ``kind``; raise ``Unstorable`` otherwise."""
+    """Return the value if its class is exactly ``kind``. Raises ``Unstorable`` otherwise."""
     if type(value) is not kind:
         raise Unstorable(value, name_of(kind))
     return value

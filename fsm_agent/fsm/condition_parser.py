@@ -1,5 +1,5 @@
-"""Parses conditions written by people, over numbers (``retries >= 2 and iterations < 5``) and texts (``tool
-== "terminal" and arguments contains "rm"``), and checks names of moves."""
+"""Parses conditions written by people, over numbers (``retries >= 2 and iterations < 5``) and texts
+(``tool == "terminal" and arguments contains "rm"``), and checks names of moves."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from fsm_agent.errors import ConfigError
 from fsm_agent.fsm.table import Table
 
 Condition = Callable[[Mapping[str, Any]], bool]
-"""Return whether the condition holds for these values by name."""
+"""Returns whether the condition holds for these values by name."""
 _COMPARE: dict[type[ast.cmpop], Callable[[Any, Any], bool]] = {
     ast.Lt: operator.lt,
     ast.LtE: operator.le,

@@ -28,7 +28,7 @@ from fsm_agent.runtime.events import EVERYWHERE, RowTaken
 
 # ----------------------------------------------------------------------------------------------------
 # What the engine knows about a turn: its position, its number of moves, and its counters. Nothing about
-# models.
+# models or tools.
 #
 # Any class with these members is a turn; it need not inherit from ``TurnLike``. Only the engine writes
 # ``state`` and ``seq`` and spends or resets counters, always together and always from a row of the table. If
@@ -203,7 +203,7 @@ class _RecordedCondition(transitions.core.Condition):
 
 
 class _RowTransition(transitions.Transition):
-    """A transition that knows its row."""
+    """A transition with its row."""
 
     condition_cls = _RecordedCondition
 

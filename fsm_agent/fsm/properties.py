@@ -365,7 +365,7 @@ class AtMostProperty(Property):
 def never(
     says: str, moves: Moves, *, after: Moves | None = None, until: Moves | None = None, known: str = ""
 ) -> Property:
-    """No move of ``moves`` is made: at all, or after one of ``after``; until one of ``until`` lifts it."""
+    """No move of ``moves`` is made: at all, or after one of ``after``; a move of ``until`` lifts the ban."""
     begins = after is None
     return NeverProperty(
         says=says, known=known, moves=moves, after=after or NOTHING, until=until or NOTHING, begins=begins

@@ -33,7 +33,7 @@ NO_RESULT = "no result: a bug of the agent ended the turn first; it is not known
 
 
 def finalize(turn: TurnState) -> Asks[None]:
-    """Has no event: its end is the turn's end. Each step is guarded, so that none can lose the answer."""
+    """Report no event: this visit ends the turn. Each step is guarded, so that none can lose the answer."""
     ending, closed = turn.ending, _close_calls(turn)
     turn.recovery.drop_scaffold()
     signals = yield from check_signals(turn, CheckSignals(take_steer=True))
@@ -97,8 +97,8 @@ def _transform(turn: TurnState) -> Asks[None]:
 
 
 def _remember(turn: TurnState, spoken: str) -> Asks[None]:
-    """Update the external memory, only after a completed turn: an interrupted or failed one is not remembered
-    (INT-13)."""
+    """Update the external memory after a completed turn, and start the review and the naming that are due. An
+    interrupted or failed turn is not remembered (INT-13)."""
     asked = next((text_only(row.content) for row in turn.rows if row.role == "user"), "")
     if turn.setup.has_memory and asked.strip():
         yield SyncMemory(asked, spoken)

@@ -3,8 +3,8 @@ it.
 
 How to read a line: ``on(event, rung, rung, ...)`` takes the first rung whose budget is left. Rungs are
 defined once, above the table, in four groups: the door to the model, recovery, continuation, blank replies.
-``end(...)`` ends the turn with an exit reason, ``go(...)`` is unconditional. What a kind of reply is, what is
-kept of it, and what the model reads next is declared beside the table, in ``replies.py``.
+``end(...)`` ends the turn with an exit reason, ``go(...)`` is unconditional. The kinds of replies, what is kept
+of them, and what the model reads next are declared beside the table, in ``replies.py``.
 """
 
 # Theory of operation
@@ -43,7 +43,7 @@ kept of it, and what the model reads next is declared beside the table, in ``rep
 #    same iteration is tried again. If an error closed the block, an outage would use up the user's iterations;
 #    if a reply left it open, the next round of tools would be free.
 #
-# 6. A row has no action. What it spent is the order, and the state that is entered carries it out first (`spent`
+# 6. A row has no action. What it spent is an order, and the next state carries it out first (`spent`
 #    of the turn, `logic/recover.py`). A process may end between the two: the row is on disk by then, so the
 #    resumed turn carries the order out, and by 3 it is paid once. An action of the row itself would be lost or
 #    done twice there. An order that fails is an event of its own (`failed`), and ClassifyError continues down the

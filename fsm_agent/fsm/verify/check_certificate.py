@@ -1,4 +1,4 @@
-"""Check a certificate of a transition table, without anything of the engine that wrote it.
+"""Check a certificate of a transition table, without any code of the engine that wrote it.
 
     python -I check_certificate.py CERTIFICATE.json TABLE.json
 
@@ -231,8 +231,7 @@ def cases(claim, row, holds, every, possible):
 
 
 def check_property(graph, claim, proof):
-    """Check that the listed nodes contain the start, are closed under every move, and that no move breaks the
-    property."""
+    """Check that the listed nodes contain the start and are closed under moves; none may break the claim."""
     need(not claim["known"], "it is declared as known not to hold, and proved")
     counter, times, final = proof["counter"], claim.get("times", 0), graph.table.final
     need(counter or type(times) is int, "no counter pays for it")
@@ -300,8 +299,7 @@ def law(graph, limits, kind, which):
 
 
 def check_bound(graph, limits, bound):
-    """Check that the multipliers pay for each row in each place at least what it adds to the bounded
-    quantity."""
+    """Check that the multipliers pay for each row in each place at least what it adds to the count."""
     table, states, spends = graph.table, bound["states"], bound["spends"]
     start, total = table.states[0] in states, Fraction(table.states[0] in states)
     paid = [Fraction()] * len(graph.edges)

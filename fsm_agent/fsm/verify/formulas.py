@@ -201,8 +201,8 @@ def _printer(counting: Counting) -> Printer:
 
 
 SAMPLE, CAP_SAMPLE = 10, 10**6
-"""Limits at which formulas are compared. Caps give large bounds, so they are used only where nothing else
-bounds."""
+"""Limits at which formulas are compared. Caps give large bounds, so they are used only where no other
+limit applies."""
 
 
 @dataclass(frozen=True, slots=True)

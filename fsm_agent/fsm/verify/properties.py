@@ -187,7 +187,7 @@ def run_in_words(rows: Sequence[str], maxima: Mapping[str, int]) -> str:
 
 
 class Product:
-    """The graph of a table, and what its edges let a property see."""
+    """The graph of a table, and what a property can observe on its edges."""
 
     def __init__(self, table: Table) -> None:
         self.table = table

@@ -16,9 +16,8 @@ cost of every state as if one run paid all of it. HiGHS (the extra ``bounds``) f
 floating point, together with a price for each law; the prices are rounded to fractions and checked in exact
 arithmetic, so a wrong answer of the solver is dropped.
 
-The prices also guide the search for a long run: they give the worth of a location and of each unit of a
-budget. Nothing proves that a constructed run is a longest one, but where it reaches the bound, both are
-exact."""
+The prices also guide the search for a long run: they are the worth of a location and of a unit of a budget.
+Nothing proves that a constructed run is a longest one, but where it reaches the bound, both are exact."""
 
 # A second bound from linear programming. A run is a flow through the graph of locations: each edge has a
 # variable, and budgets are constraints. The result is numeric only, its dual prices are checked in exact
@@ -56,8 +55,7 @@ TINY = 1e-3
 """A flow that takes an edge less often than this does not take it."""
 GUIDES = ((0, 1e-3), (2, 2e-4), (4, 5e-4))
 """Flows that guide the search for a run of many moves, half a second each: a seed, and the perturbation of
-the gains, which makes each a different one of the largest flows. Chosen by what they find for the turn's
-table."""
+the gains, so that each is a different largest flow. Chosen by what they find for the turn's table."""
 MOST_VISITS = 30_000
 """Maximum visits of a constructed run; two seconds."""
 SPARE = 1.1
@@ -319,8 +317,7 @@ class FlowWalk:
         self._final = self._table.states.index(self._table.final)
 
     def run(self, most_steps: int, within: TimeLimit | None = None) -> tuple[Row, ...]:
-        """Return the longest run found depth first; empty when no end was found in ``most_steps``, or in
-        time."""
+        """Return the longest run found depth first; empty if ``most_steps`` or the time ran out first."""
         within = within or endless()
         way, taken = list[int](), list[int]()
         first, ending = self._choices(self._start, 0.0)
@@ -597,8 +594,7 @@ def _known(table: Table, bound: Bound, flows: _Flows, within: TimeLimit, *, runs
 
 
 def _longest(table: Table, bound: Bound, flows: _Flows, most: int, within: TimeLimit) -> tuple[Row, ...]:
-    """Return the best of the runs that follow a flow, for moves, and of the one that goes from visit to
-    visit."""
+    """Return the best of the runs that follow a flow, for moves, and of the run from visit to visit."""
     best: tuple[Row, ...] = ()
     if not bound.states:
         flow = flows.of(caps=bound.caps)

@@ -124,7 +124,7 @@ def unusable(turn: TurnState, made: Sequence[Message]) -> str:
     from fsm_agent_states.logic.shapes import (
         TRANSCRIPT,
         shape_of,
-    )  # for the user's engine only: it is a proof
+    )  # only for a user's engine: it declares a proof
 
     before, newest = turn.history, newest_request(turn.history)
     if len(set(made)) < len(made):
@@ -363,7 +363,7 @@ def summarize(turn: TurnState, context: LongContext, goes: tuple[int, ...]) -> A
 
 def keeps_history(turn: TurnState) -> bool:
     """Return whether the history stays unchanged because no model gave a summary for a transient reason. A
-    forced compaction always continues: the provider has refused the history as it is."""
+    forced compaction always gets a summary: the provider has refused the history as it is."""
     left = facts.goes_without_model(turn) and turn.compaction.unsummarized in KEEPS_HISTORY
     return left and not facts.forced(turn)
 

@@ -15,7 +15,7 @@ from fsm_agent.conversation.token_meter import LEAST_REPLY, fits_at_all, thresho
 from fsm_agent_states.logic.request_context import around_chars
 from fsm_agent_states.turn import TurnState
 
-# Of the budget
+# The budget
 
 
 def toolless(turn: TurnState) -> bool:
@@ -35,7 +35,7 @@ def opens_iteration(turn: TurnState) -> bool:
     ) < turn.limit("iterations")
 
 
-# Of the text
+# The text
 
 
 def text_begun(turn: TurnState) -> bool:
@@ -68,7 +68,7 @@ def thought(turn: TurnState) -> bool:
     return bool(turn.call.thoughts)
 
 
-# Of the tools
+# The tools
 
 
 def only_asked(turn: TurnState) -> bool:
@@ -91,7 +91,7 @@ def answers_errors(turn: TurnState) -> bool:
     return turn.state == "ExecuteTools" and "invalid_tool_rounds" in turn.spent
 
 
-# Of the recovery that was ordered
+# The ordered recovery
 
 
 def breaker_open(turn: TurnState) -> bool:
@@ -136,7 +136,7 @@ def next_is_wider(turn: TurnState) -> bool:
     return turn.setup.runtime.next_is_wider
 
 
-# Of the size
+# The size
 
 
 def asks_summary(turn: TurnState) -> bool:

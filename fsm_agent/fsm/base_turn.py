@@ -1,5 +1,5 @@
-"""``BaseTurn``: what every turn of a table of your own begins with. Inherit from it as a dataclass and add
-what your turn knows.
+"""``BaseTurn``: the base class for turns of your own tables. Inherit from it as a dataclass and add the
+fields of your turn.
 
 >>> @dataclass
 ... class Parcel(BaseTurn):
@@ -24,13 +24,12 @@ OutcomeName = Literal["completed", "failed", "partial", "interrupted"]
 
 @dataclass(kw_only=True, slots=True)
 class BaseTurn:
-    """Where a turn is in its table, and what it has counted. Its own fields are positional, these are
-    keywords.
+    """The position of a turn in its table, and its counters. Fields of this class are keyword-only; those of
+    a subclass may be positional.
 
-    ``limits`` are the maxima of the counters by the name of the limit, ``usual_limits`` those of a turn that
-    is given none. A field that cannot be stored, or must not be, says ``metadata={"stored": False}`` and has
-    a default. A turn that people may talk to while it runs has a method ``interrupt(message)``,
-    ``steer(text)``, or both."""
+    ``limits`` maps the name of each limit to its value; ``usual_limits`` are the defaults. A field that must
+    not or cannot be stored has ``metadata={"stored": False}`` and a default. A turn that accepts messages
+    while it runs has a method ``interrupt(message)``, ``steer(text)``, or both."""
 
     usual_limits: ClassVar[Mapping[str, int]] = {}
     outcomes: ClassVar[Mapping[str, OutcomeName]] = {}
@@ -45,9 +44,8 @@ class BaseTurn:
     last_transition: Row | None = field(default=None, metadata={STORED: False}, repr=False)
 
     def enter(self, table: Table) -> None:
-        """Start in the first state of ``table`` with all counters at 0, or keep the position of a turn
-        under way. Raises ``ConfigError`` for a missing limit, and for a state that the table does not
-        have."""
+        """Start in the first state of ``table`` with all counters at 0, or keep the position of a turn under
+        way. Raises ``ConfigError`` for a missing limit and for a state that is not in the table."""
         self.state = self.state or table.initial
         if self.state not in table.states:
             raise ConfigError("the table has no such state", self.state, ", ".join(table.states))
@@ -74,24 +72,24 @@ class BaseTurn:
         self.counts[counter] = 0
 
     def counters(self) -> dict[str, int]:
-        """Every counter by its name; a copy."""
+        """Return a copy of all counters by name."""
         return dict(self.counts)
 
     def put_back(self, counters: Mapping[str, int], limits: Mapping[str, int]) -> None:
-        """Have these counters and limits again: a state changed them, which only rows may do."""
+        """Restore counters and limits after a state changed them, which only rows may do."""
         self.counts, self.limits = dict(counters), dict(limits)
 
     def arrive(self, row: Row) -> None:
-        """Note the row that was just taken; its exit reason is the turn's."""
+        """Record the row just taken; its exit reason becomes the turn's."""
         self.last_transition, self.exit = row, row.exit or self.exit
 
     def crash(self, error: BaseException) -> None:
-        """Note a bug in a state or in what performs its requests; the state's row ``crashed`` ends the turn.
-        A state without one cannot continue: then the bug is raised, and the turn stays where it is."""
+        """Record a bug in a state or in a handler of its requests; the state's ``crashed`` row ends the turn.
+        If the state has no such row, the bug is raised and the turn stays where it is."""
         self.bug = f"{type(error).__name__}: {error}"
 
     def dump(self) -> dict[str, Any]:
-        """Where the turn is and what it counted, as plain values."""
+        """Return the position, counters and limits as plain values."""
         return {
             "state": self.state,
             "seq": self.seq,
@@ -102,21 +100,21 @@ class BaseTurn:
 
     @property
     def spent(self) -> frozenset[str]:
-        """Counters that the row which led here spent: what is to be done first in this state."""
+        """The counters spent by the row that led here: what this state must do first."""
         return frozenset(self.last_transition.spends) if self.last_transition else frozenset()
 
     @property
     def outcome(self) -> OutcomeName | None:
-        """How well the turn ended: what ``outcomes`` says of its exit reason; ``failed`` for one that is not
-        in it, and for a bug. ``None`` for a class without ``outcomes``: only its owner can tell."""
+        """The entry of ``outcomes`` for the exit reason; ``failed`` for a bug and for a reason without an
+        entry. ``None`` if the class has no ``outcomes``: only its owner can tell."""
         if self.bug:
             return "failed"
         return self.outcomes.get(self.exit or "", "failed") if self.outcomes else None
 
 
 def with_counters(counts: Mapping[str, int], changes: Mapping[str, Any]) -> dict[str, int]:
-    """``counts`` with a person's changes. Raises ``ConfigError`` for a counter that is not there, or a value
-    that none can have."""
+    """Return ``counts`` with a person's changes. Raises ``ConfigError`` for an unknown counter or an invalid
+    value."""
     for name, count in changes.items():
         if name not in counts:
             raise ConfigError("no such counter", name, ", ".join(sorted(counts)))

@@ -1,12 +1,12 @@
-"""Typed values as JSON values and back: what a journal writes is read again as what it was.
+"""Typed values as JSON and back: a journal is read back as exactly what was written.
 
-A codec is made once for an annotation: dataclasses become objects of their fields that are not at their
-default, members of a union of dataclasses say which one they are under ``"is"``, tuples and frozen sets
-become lists, enums their value. A class with ``to_dict`` and ``from_dict`` is coded by these. What is
-annotated ``Any`` or as a mapping of ``Any`` must be JSON already.
+A codec is built once per annotation. Dataclasses become objects of the fields that differ from their default,
+members of a union of dataclasses name their class under ``"is"``, tuples and frozen sets become lists, and
+enums become their value. A class with ``to_dict`` and ``from_dict`` is coded by these methods. Values
+annotated as ``Any`` or as a mapping of ``Any`` must already be JSON.
 
-A dataclass may be made of parts, which are dataclasses too: they order the code, and what is stored does not
-show them. (Why: decision 27.)
+A dataclass may consist of parts, which are dataclasses too. They structure the code; the stored form is flat.
+(Why: decision 27.)
 """
 
 from __future__ import annotations
@@ -41,11 +41,11 @@ Coder = Callable[[Any], Any]
 # Keys of a field's metadata
 
 STORED = "stored"
-"""``False`` keeps the field out of what is stored."""
+"""``False`` excludes the field from storage."""
 STORED_AS = "stored as"
-"""The name under which the field is stored, where that is not its own."""
+"""The name under which the field is stored, if it differs from the field's own."""
 PART = "part"
-"""``True``: the field is a part. Its fields are stored as fields of the dataclass that it belongs to."""
+"""``True``: the field is a part. Its fields are stored as fields of the dataclass that contains it."""
 
 
 def _same(value: Any) -> Any:
@@ -54,9 +54,9 @@ def _same(value: Any) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class Codec:
-    """``encode`` to JSON values, ``decode`` from them. ``frozen``: a value of this type never changes, so the
-    same object is the same value. ``held``: what a later value is compared with, a copy for a type whose
-    values do change."""
+    """``encode`` converts to JSON values, ``decode`` converts back. ``frozen``: values of this type never
+    change, so identity implies equality. ``held`` returns what later values are compared with: a copy if
+    values of the type can change."""
 
     encode: Coder
     decode: Coder
@@ -65,13 +65,14 @@ class Codec:
 
 
 def dumps(value: object) -> str:
-    """JSON in ASCII: half a surrogate pair, which models do write, survives a file that must be UTF-8."""
+    """Return ASCII JSON, so that a lone surrogate, which models do write, survives in a UTF-8 file."""
     return "".join(_encoded(value, 0))
 
 
 def _plain(value: object) -> object:
-    """A mapping or sequence of a caller's own kind is stored as a plain one, and a dataclass that a hook or
-    an event carries (``Tell.values``) by its fields. Nothing else is stored as what it is not."""
+    """Convert custom mappings and sequences to plain ones, and a dataclass carried by a hook or an event
+    (``Tell.values``) to an object of its fields. Reject everything else rather than store it as something
+    that it is not."""
     if isinstance(value, Mapping):
         return dict(value)
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
@@ -82,7 +83,8 @@ def _plain(value: object) -> object:
 
 
 def _encoder() -> Callable[[object, int], Iterable[str]]:
-    """The encoder that ``json.dumps`` creates for each call, created once: most values are small."""
+    """Return the encoder that ``json.dumps`` would create for each call, created once: most values are
+    small."""
     made: Any = json.JSONEncoder(separators=(",", ":"), default=_plain)
     if json.encoder.c_make_encoder is None:  # type: ignore[attr-defined]
         return lambda value, level: made.iterencode(value)
@@ -96,7 +98,7 @@ _encoded = _encoder()
 
 @functools.cache
 def codec_of(annotation: Any) -> Codec:
-    """The codec of a resolved annotation. Raises ``TypeError`` for one that has none."""
+    """Return the codec of a resolved annotation. Raises ``TypeError`` for an annotation without one."""
     origin, arguments = typing.get_origin(annotation), typing.get_args(annotation)
     if origin is typing.Annotated:
         return codec_of(arguments[0])
@@ -150,7 +152,7 @@ def _of_items(kind: Any, arguments: tuple[Any, ...]) -> Codec:
 
 
 def _of_mapping(key: Any, value: Any) -> Codec:
-    """Keys that are no text are written as JSON text."""
+    """Keys that are not strings are written as JSON text."""
     keys, values = codec_of(key), codec_of(value)
     if values == codec_of(Any) and key is str:
         return Codec(_same, _same, frozen=False)
@@ -202,8 +204,8 @@ def _optional(codec: Codec) -> Codec:
 
 @dataclass(frozen=True, slots=True)
 class FieldCodec:
-    """One stored field of a dataclass: ``name`` in storage, ``path`` to the attribute, with a dot after
-    each part. A value equal to ``default`` is not written; ``MISSING`` when there is no default.
+    """One stored field of a dataclass: its ``name`` in storage, and the dotted ``path`` to the attribute
+    through the parts. A value equal to ``default`` is not written; ``MISSING`` when there is no default.
     ``hint``: its annotation."""
 
     name: str
@@ -214,7 +216,7 @@ class FieldCodec:
 
 
 def fields_of(kind: type) -> tuple[FieldCodec, ...]:
-    """The stored fields of a dataclass and of its parts in order, with their codecs. Raises ``TypeError``
+    """Return the stored fields of a dataclass and its parts in order, with their codecs. Raises ``TypeError``
     when two of them have the same name."""
     if kind not in _FIELDS:
         found = tuple(_field_codecs(kind, ""))
@@ -246,7 +248,7 @@ def _field_codecs(kind: type, prefix: str) -> Iterator[FieldCodec]:
 
 @functools.cache
 def values_of(kind: type) -> Callable[[Any], tuple[Any, ...]]:
-    """What reads the stored fields of such a dataclass, in the order of ``fields_of``."""
+    """Return a function that reads the stored fields of such a dataclass, in the order of ``fields_of``."""
     paths = [field.path for field in fields_of(kind)]
     if len(paths) > 1:
         return operator.attrgetter(*paths)
@@ -255,15 +257,15 @@ def values_of(kind: type) -> Callable[[Any], tuple[Any, ...]]:
 
 @functools.cache
 def parts_of(kind: type) -> Mapping[str, type]:
-    """The parts of a dataclass by the names of their fields."""
+    """Return the parts of a dataclass by field name."""
     hints = typing.get_type_hints(kind)
     return {field.name: hints[field.name] for field in dataclasses.fields(kind) if field.metadata.get(PART)}
 
 
 @functools.cache
 def _places(kind: type) -> Mapping[str, tuple[str, str]]:
-    """By each name that a value may be given under, stored ones included: its part ("" for none), and its
-    name there."""
+    """Map each accepted name of a field, stored names included, to its part ("" for none) and its name
+    there."""
     found = {name: (part, name) for part, holder in parts_of(kind).items() for name in _places(holder)}
     for field in dataclasses.fields(kind):
         found[field.name] = found[field.metadata.get(STORED_AS, field.name)] = "", field.name
@@ -271,8 +273,8 @@ def _places(kind: type) -> Mapping[str, tuple[str, str]]:
 
 
 def assemble(kind: type, values: Mapping[str, Any]) -> Any:
-    """Make a dataclass from values by name, stored or not, of whichever part each of them is. Raises
-    ``TypeError`` for a name that it does not have and for a value that is missing."""
+    """Build a dataclass from values by field name, stored or not, assigning each to the part that owns it.
+    Raises ``TypeError`` for an unknown name and for a missing value."""
     places = _places(kind)
     own: dict[str, Any] = {}
     of_parts: dict[str, dict[str, Any]] = {}
@@ -289,7 +291,7 @@ def _is_frozen(kind: type) -> bool:
 
 
 def _of_dataclass(kind: type) -> Codec:
-    # fields are looked up when first used: a dataclass may name itself
+    # looked up on first use: a dataclass may refer to itself
     def encode(value: Any) -> dict[str, Any]:
         out: dict[str, Any] = {}
         for field, found in zip(_FIELDS.get(kind) or fields_of(kind), values_of(kind)(value), strict=True):
@@ -311,8 +313,8 @@ def _of_dataclass(kind: type) -> Codec:
 
 
 def restore(kind: type, stored: Mapping[str, Any], **given: Any) -> Any:
-    """A dataclass from what is stored of it; what it does not know is passed over. ``given`` are the fields
-    that are not stored, or others than stored."""
+    """Restore a dataclass from its stored fields, ignoring unknown ones. ``given`` are fields that are not
+    stored, or values that override the stored ones."""
     codecs = {field.name: field.codec for field in fields_of(kind)}
     return assemble(
         kind, {name: codecs[name].decode(one) for name, one in stored.items() if name in codecs} | given
@@ -320,8 +322,8 @@ def restore(kind: type, stored: Mapping[str, Any], **given: Any) -> Any:
 
 
 def check_field(kind: type, name: str, value: Any) -> None:
-    """Raises ``ConfigError`` when a stored field of a dataclass cannot have this JSON value: it cannot be
-    read, or is of another type than the field."""
+    """Raise ``ConfigError`` when a stored field of a dataclass cannot have this JSON value: it cannot be
+    decoded, or its type differs from the field's."""
     from pydantic import TypeAdapter  # only a person's changes are checked
 
     field = next(one for one in fields_of(kind) if one.name == name)
@@ -333,16 +335,17 @@ def check_field(kind: type, name: str, value: Any) -> None:
 
 
 # ----------------------------------------------------------------------------------------------------
-# Codecs of single values for ``fsm_agent.fsm.values``: scalars, times, JSON; and how a value is refused.
+# Codecs of single values for ``fsm_agent.fsm.values`` (scalars, times, JSON), and the errors for values that
+# cannot be stored.
 
 
 JSON_VALUES = "JSON values: None, bool, int, float, str, list, dict with str keys; or another annotation"
 DIGITS = 14_280
-"""Bits up to which an int is a figure in JSON: Python reads no more than 4,300 digits."""
+"""Longest int, in bits, that is written as a JSON number: Python reads no more than 4,300 digits."""
 
 
 class Unstorable(TypeError):
-    """A ``value`` that its annotation does not allow. ``path`` leads to it: ``.items[3]['a']``."""
+    """Raised for a ``value`` that its annotation does not allow. ``path`` leads to it: ``.items[3]['a']``."""
 
     def __init__(self, value: object, allowed: str, path: str = "") -> None:
         super().__init__(value, allowed, path)
@@ -350,7 +353,7 @@ class Unstorable(TypeError):
 
     @property
     def given(self) -> str:
-        """The value and its type, in a few words."""
+        """The type and a short ``repr`` of the value."""
         return "None" if self.value is None else f"{name_of(type(self.value))} {reprlib.repr(self.value)}"
 
     def __str__(self) -> str:
@@ -359,11 +362,11 @@ class Unstorable(TypeError):
 
 
 class NoCodec(TypeError):
-    """An annotation that cannot be stored: ``Item.lock (Lock)``."""
+    """Raised for an annotation that cannot be stored: ``Item.lock (Lock)``."""
 
 
 def name_of(annotation: Any) -> str:
-    """An annotation as it is written in a program."""
+    """Return an annotation as written in source code."""
     if isinstance(annotation, type) and not typing.get_args(annotation):
         return "None" if annotation is type(None) else annotation.__name__
     text = getattr(annotation, "__name__", "") if inspect.isroutine(annotation) else str(annotation)
@@ -371,14 +374,14 @@ def name_of(annotation: Any) -> str:
 
 
 def exactly(kind: type, value: Any) -> Any:
-    """The value, of this very class."""
+    """Return the value if its class is exactly ``kind``. Raises ``Unstorable`` otherwise."""
     if type(value) is not kind:
         raise Unstorable(value, name_of(kind))
     return value
 
 
 def at_place(codec: Codec, place: str, value: Any) -> Any:
-    """The value encoded; a refusal names its place."""
+    """Encode the value; an ``Unstorable`` error includes its place."""
     try:
         return codec.encode(value)
     except Unstorable as error:
@@ -387,7 +390,7 @@ def at_place(codec: Codec, place: str, value: Any) -> Any:
 
 
 def items_of(encode: Coder, values: Iterable[Any]) -> list[Any]:
-    """Values encoded in order; a refusal names its place."""
+    """Encode values in order; an ``Unstorable`` error includes the index."""
     done: list[Any] = []
     try:
         for one in values:
@@ -399,7 +402,7 @@ def items_of(encode: Coder, values: Iterable[Any]) -> list[Any]:
 
 
 def entries_of(encode: Coder, write: Coder, values: Mapping[Any, Any]) -> dict[str, Any]:
-    """A mapping with its keys written and its values encoded; a refusal names the key."""
+    """Encode the keys and values of a mapping; an ``Unstorable`` error includes the key."""
     done: dict[str, Any] = {}
     for key, one in values.items():
         try:
@@ -424,16 +427,16 @@ def _exactly(*kinds: type) -> Coder:
 
 
 def as_it_is(value: Any) -> Any:
-    """What needs no coding."""
+    """Return the value unchanged."""
     return value
 
 
 _BETWEEN = re.compile("(?<=[\ud800-\udbff])(?=[\udc00-\udfff])")
-"""Where two halves of a surrogate pair meet: JSON reads them as one character."""
+"""Where two halves of a surrogate pair meet: JSON would read them as one character."""
 
 
 def _str(value: Any) -> Any:
-    """A text, or its pieces."""
+    """Return a string, or its pieces where surrogate halves meet."""
     if type(value) is not str:
         raise Unstorable(value, "str")
     return value if value.isascii() or not _BETWEEN.search(value) else _BETWEEN.split(value)
@@ -452,7 +455,7 @@ TEXT = Codec(_str, _as_str)
 
 
 def key_of(value: Any) -> str:
-    """A text that may be a key."""
+    """Encode a string used as a key; it must not contain adjoining surrogate halves."""
     if not isinstance(text := _str(value), str):
         raise Unstorable(value, "a key without halves of a surrogate pair")
     return text
@@ -480,7 +483,7 @@ def _as_float(stored: Any) -> Any:
 
 
 def _zone(value: datetime.datetime | datetime.time) -> str:
-    """What the text of a time does not say: its zone, where that is more than an offset, and its fold."""
+    """Return what ``isoformat`` omits: the zone, if it is more than an offset, and the fold."""
     zone, fold = value.tzinfo, "#1" if value.fold else ""
     match zone:
         case None:
@@ -491,7 +494,7 @@ def _zone(value: datetime.datetime | datetime.time) -> str:
             return f"[={zone.tzname(None)}]{fold}" if named else fold
         case zoneinfo.ZoneInfo(key=str(key)):
             return f"[{key}]{fold}"
-    if type(zone).__module__.startswith("pydantic"):  # what its models make of a text
+    if type(zone).__module__.startswith("pydantic"):  # pydantic parses times into this type
         return f"[~]{fold}"
     raise Unstorable(zone, "timezone or ZoneInfo", ".tzinfo")
 
@@ -555,7 +558,7 @@ SCALARS: dict[Any, Codec] = {
 
 
 def enum_codec(kind: type[enum.Enum]) -> Codec:
-    """By values, where they are scalars; else by names."""
+    """Encode members by value if all values are scalars, else by name."""
     members = [*kind.__members__.values()]
     if issubclass(kind, enum.Flag) or all(type(one.value) in (str, int, bool) for one in members):
         return Codec(lambda value: exactly(kind, value).value, kind)
@@ -563,10 +566,10 @@ def enum_codec(kind: type[enum.Enum]) -> Codec:
 
 
 def path_codec(kind: type[pathlib.PurePath]) -> Codec:
-    """Of a class of paths; that of another system is refused."""
+    """Return the codec of a path class. Raises ``NoCodec`` for one of another operating system."""
     try:
         made = type(kind())
-    except NotImplementedError:  # it is of another system
+    except NotImplementedError:  # a class of another operating system
         raise NoCodec(name_of(kind)) from None
     return Codec(
         lambda value: TEXT.encode(str(exactly(made, value))), lambda stored: kind(TEXT.decode(stored))
@@ -577,7 +580,7 @@ def path_codec(kind: type[pathlib.PurePath]) -> Codec:
 
 
 def json_value(value: Any) -> Any:
-    """A copy of a JSON value."""
+    """Return a copy of a JSON value."""
     kind = type(value)
     if value is None or kind is bool or (kind is str and isinstance(_str(value), str)):
         return value

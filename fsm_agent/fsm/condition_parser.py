@@ -1,5 +1,5 @@
-"""What a person writes of a turn: conditions over numbers (``retries >= 2 and iterations < 5``) and texts
-(``tool == "terminal" and arguments contains "rm"``), and names of moves."""
+"""Parses conditions written by people, over numbers (``retries >= 2 and iterations < 5``) and texts
+(``tool == "terminal" and arguments contains "rm"``), and checks names of moves."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from fsm_agent.errors import ConfigError
 from fsm_agent.fsm.table import Table
 
 Condition = Callable[[Mapping[str, Any]], bool]
-"""Does it hold for these values, by their names?"""
+"""Returns whether the condition holds for these values by name."""
 _COMPARE: dict[type[ast.cmpop], Callable[[Any, Any], bool]] = {
     ast.Lt: operator.lt,
     ast.LtE: operator.le,
@@ -43,13 +43,13 @@ def condition(text: str, names: Collection[str], texts: Collection[str] = ()) ->
 
 
 def names_in(text: str) -> frozenset[str]:
-    """Return the words of a condition outside of quotes."""
+    """Return the identifiers of a condition outside quotes."""
     return frozenset(word for part in _QUOTED.split(text)[::2] for word in _WORD.findall(part))
 
 
 def refuse_unknown(table: Table, *, state: str | None, event: str | None, row: str | None) -> None:
-    """Refuse names that no move of ``table`` has: of a ``state`` that it enters, of its ``event``, of its
-    ``row``. Raises ``ConfigError`` with the names that there are."""
+    """Refuse a ``state``, ``event`` or ``row`` that no move of ``table`` enters, is on, or is made by. Raises
+    ``ConfigError`` that lists the valid names."""
     asked = (("state", state, "dest"), ("event", event, "event"), ("row", row, "id"))
     for kind, name, part in asked:
         there = dict.fromkeys(getattr(one, part) for one in table.rows)
@@ -76,7 +76,7 @@ class _ConditionReader:
             raise self._refusal() from None
 
     def check(self, node: ast.expr) -> None:
-        """Refuse what is no condition."""
+        """Refuse everything outside the language of conditions."""
         match node:
             case ast.BoolOp(values=values):
                 for part in values:

@@ -1,13 +1,12 @@
-"""What happened, in order: every request and reply, and every move. Everything that looks at a turn reads
-this.
+"""The record of a turn, in order: every request and reply, and every move. All views of a turn read it.
 
 A running turn writes through ``Journal``: ``asked`` before requests are performed, ``got`` for each reply,
-``moved`` for each transition. A request that is large and follows from something else says with a method
-``recorded()`` what is kept of it.
+``moved`` for each transition. A large request that can be derived from other data defines ``recorded()``,
+which returns what to keep of it.
 """
 
-# Write a change inside an object as that change. Otherwise each tool round would rewrite everything that the
-# guardrails remember.
+# Record a change inside an object as a delta. Otherwise each tool round would rewrite the guardrails' whole
+# memory.
 
 from __future__ import annotations
 
@@ -38,8 +37,8 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One move. ``guards``: (label, value) of every budget looked at, in order; ``changes``: (counter,
-    before, after); ``seconds``: time spent in the state that was left."""
+    """One move. ``guards``: (label, value) of every budget evaluated, in order; ``changes``: (counter,
+    before, after); ``seconds``: time spent in the state just left."""
 
     seq: int
     source: str
@@ -54,8 +53,8 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Exchange:
-    """One request of a state and its reply; lists for requests that ran at the same time. ``ordinal`` counts
-    within the visit of the state."""
+    """One request of a state and its reply; lists for concurrent requests. ``ordinal`` counts within the
+    visit of the state."""
 
     seq: int
     state: str
@@ -65,12 +64,12 @@ class Exchange:
 
     @property
     def requests(self) -> list[Any]:
-        """As a list, also when there is one."""
+        """The requests as a list, even if there is only one."""
         return self.request if isinstance(self.request, list) else [self.request]
 
 
 class Unknown:
-    """In place of a reply: not known, so the request has to be performed."""
+    """Placeholder for a reply that is not known: the request has to be performed."""
 
     def __repr__(self) -> str:
         return "UNKNOWN"
@@ -80,39 +79,38 @@ UNKNOWN = Unknown()
 
 
 class Journal(Protocol):
-    """Where one running turn writes. ``JournalError`` means that the turn belongs to another process now and
-    must stop."""
+    """The port through which one running turn is recorded. ``JournalError`` means that another process now
+    owns the turn, and this one must stop."""
 
     async def asked(self, exchange: Exchange) -> Sequence[Any]:
-        """Before requests are performed: for each of them ``UNKNOWN``, or the reply that is already known.
-        Returns when what must be known after a crash is safe."""
+        """Record requests before they are performed. For each, return its known reply or ``UNKNOWN``. Returns
+        once everything that must be known after a crash is durable."""
         ...
 
     async def got(self, exchange: Exchange, place: int, request: Any, reply: Any, seconds: float) -> None:
-        """One request of ``exchange``, the one at ``place``, was performed."""
+        """Record the reply to the request at ``place`` of ``exchange``."""
         ...
 
     async def later(self, exchange: Exchange, place: int, later: NotYet) -> bool:
-        """The reply to one request comes later; returns when that is safe, and the turn may be suspended, or
-        false when it cannot be written down."""
+        """Record that the reply to one request comes later. Return true once that is durable and the turn may
+        be suspended, or false when it cannot be stored."""
         ...
 
     async def moved(self, step: Step) -> None:
-        """The turn has moved; returns when the move is safe, or sure to be before anything that needs it.
-        Called again with the same ``step`` when that failed, or who waited was cancelled."""
+        """Record a move. Returns once the move is durable, or certain to be before anything that depends on
+        it. Called again with the same ``step`` after a failure, or if the waiting caller was cancelled."""
         ...
 
 
 @dataclass(slots=True)
 class MemoryJournal:
-    """Keeps the record of one turn for as long as the process lives: for turns of other tables, and for
-    tests."""
+    """Keeps the record of one turn in memory: for turns of other tables, and for tests."""
 
     steps: list[Step] = field(default_factory=list)
     exchanges: list[Exchange] = field(default_factory=list)
 
     async def asked(self, exchange: Exchange) -> Sequence[Any]:
-        """In memory nothing outlives a crash, so the intent alone is worth nothing; ``got`` records both."""
+        """Record nothing: no intent in memory outlives a crash, and ``got`` records request and reply."""
         return [UNKNOWN] * len(exchange.requests)
 
     async def got(self, exchange: Exchange, place: int, request: Any, reply: Any, seconds: float) -> None:
@@ -127,17 +125,17 @@ class MemoryJournal:
 
 
 # ----------------------------------------------------------------------------------------------------
-# Requests and replies of any table as JSON: to be shown, kept, and read back. What a request declares about
-# itself is in ``request``.
+# Requests and replies of any table as JSON: to be displayed, stored, and read back. The declarations of a
+# request about itself are in ``request``.
 
 
 DEEP = 12
-"""Values within values that are shown; deeper ones as their text."""
+"""Maximum depth of nested values that are displayed; deeper ones appear as their ``repr``."""
 
 
 def plain(value: Any, depth: int = 0) -> Any:
-    """A dataclass becomes an object that says under ``"is"`` what it is; what JSON has no word for, its
-    ``repr``."""
+    """Return the value as JSON for display. A dataclass becomes an object that names its class under
+    ``"is"``; a value without a JSON form becomes its ``repr``."""
     if isinstance(value, float) and not math.isfinite(value):
         return repr(value)
     if value is None or isinstance(value, bool | int | float | str):
@@ -155,14 +153,14 @@ def plain(value: Any, depth: int = 0) -> Any:
 
 
 def request_json(value: Any) -> dict[str, Any]:
-    """As ``plain``, but always an object: how requests are kept."""
+    """Return ``plain(value)``, always as an object."""
     made = plain(value)
     return made if isinstance(made, dict) else {"is": type(value).__name__, "value": made}
 
 
 def refuse_unstorable(kind: type) -> None:
-    """Raise ``ConfigError`` for a class of requests that cannot be stored, or whose reply cannot be, and for
-    one that says nonsense of its effect."""
+    """Raise ``ConfigError`` for a request class that cannot be stored, whose reply cannot be stored, or whose
+    declared effect is inconsistent."""
     types = {f"request {kind.__name__}": kind}
     if hasattr(kind, "reply"):
         types[f"the reply to {kind.__name__}"] = kind.reply
@@ -179,13 +177,13 @@ def _reply_codec(request: Any) -> Codec:
 
 
 def _to_json(annotation: Any, value: Any) -> dict[str, Any]:
-    """A value with the name of its type; fields of a dataclass are beside it."""
+    """Encode a value with the name of its type; the fields of a dataclass are stored beside the name."""
     name, encoded = values.name_of(annotation), values.codec_of(annotation).encode(value)
     return {"is": name, **encoded} if values.is_flat(annotation) else {"is": name, "value": encoded}
 
 
 def read_kept(annotation: Any, kept: Mapping[str, Any]) -> Any:
-    """A value of this type as a request or a reply is kept."""
+    """Decode a value of this type from the stored form of a request or reply."""
     decode = values.codec_of(annotation).decode
     if values.is_flat(annotation):
         return decode({key: one for key, one in kept.items() if key != "is"})
@@ -193,8 +191,8 @@ def read_kept(annotation: Any, kept: Mapping[str, Any]) -> Any:
 
 
 def request_record(request: Any) -> dict[str, Any]:
-    """A request as it is kept, which is how it is known again. Raises ``ConfigError`` for one that cannot be
-    stored."""
+    """Return the stored form of a request, by which it is recognized later. Raises ``ConfigError`` if it
+    cannot be stored."""
     kind = type(request)
     try:
         kept = _to_json(kind, request)
@@ -212,13 +210,14 @@ def request_record(request: Any) -> dict[str, Any]:
 
 
 def is_kept_as(request: Any, kept: Any) -> bool:
-    """Is this the request that was kept? Older versions kept requests as they are ``shown``."""
+    """Return whether ``kept`` is the stored form of this request. Older versions stored the form of
+    ``request_json``."""
     return any(kept == json.loads(dumps(form(request))) for form in (request_record, request_json))
 
 
 def reply_record(request: Any, reply: Any) -> dict[str, Any]:
-    """A reply as it is kept, every field of it; ``read_reply`` reads it. Raises ``ConfigError`` for one of
-    another type than the request names."""
+    """Return the stored form of a reply, with every field; ``read_reply`` reads it. Raises ``ConfigError``
+    for a reply that is not of the type the request declares."""
     if not answerable(request):
         return request_json(reply)
     try:
@@ -229,12 +228,12 @@ def reply_record(request: Any, reply: Any) -> dict[str, Any]:
 
 
 def read_reply(request: Any, kept: Mapping[str, Any]) -> Any:
-    """The reply that ``reply_record`` kept. Only of a request that is ``answerable``."""
+    """Read the reply that ``reply_record`` stored. The request must be ``answerable``."""
     return read_kept(type(request).reply, kept)
 
 
 def answered(request: Any, said: Any) -> Any:
-    """The reply that a person's words mean. Raises ``ConfigError``."""
+    """Convert a person's answer to the reply of a request. Raises ``ConfigError``."""
     name = type(request).__name__
     if not answerable(request):
         raise ConfigError(
@@ -260,19 +259,19 @@ def answered(request: Any, said: Any) -> Any:
 
 
 # ----------------------------------------------------------------------------------------------------
-# What changed in a turn since the last move, as JSON values: small, however long the turn has become.
+# Deltas between moves, as JSON values: small, however long the turn has become.
 #
-# A snapshot is an object of fields. ``Tracker.delta`` gives what of it changed; ``apply_deltas`` puts deltas
-# on top of each other, so that the snapshot at any move is the sum of those before. A changed list is written
-# as what was cut and what was added, a changed object as its changed keys.
+# A snapshot is an object of fields. ``Tracker.delta`` returns what changed in it; ``apply_deltas`` applies
+# deltas in sequence, so that the snapshot at any move is the sum of the deltas before it. The delta of a list
+# is the length of the common prefix and the items added after it; that of an object is its changed keys.
 
 
 KEPT, ADDED, SET, GONE, IN = "kept", "added", "set", "gone", "in"
 
 
 def difference(before: Any, after: Any) -> Any:
-    """``after`` as a change of ``before``: ``{"to": …}`` for a new value, else what to add to a list, or what
-    to set, drop and change in an object."""
+    """Return ``after`` as a change of ``before``: ``{"to": …}`` for a new value, else what to append to a
+    list, or what to set, drop and change in an object."""
     if not before or type(before) is not type(after):
         return {"to": after}
     if isinstance(after, list):
@@ -297,7 +296,7 @@ def difference(before: Any, after: Any) -> Any:
 
 
 def apply_change(before: Any, change: Mapping[str, Any]) -> Any:
-    """The value after a change that ``difference`` made; ``before`` stays as it is."""
+    """Apply a change made by ``difference``; ``before`` is not modified."""
     if "to" in change:
         return change["to"]
     if KEPT in change:
@@ -313,7 +312,7 @@ def apply_change(before: Any, change: Mapping[str, Any]) -> Any:
 
 
 def apply_deltas(start: Mapping[str, Any], deltas: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
-    """The snapshot after all deltas, in order."""
+    """Return the snapshot after all deltas, in order."""
     found = dict(start)
     for delta in deltas:
         for name, change in delta.items():
@@ -331,8 +330,8 @@ def _common(before: list[Any], after: list[Any]) -> int:
 
 
 class Tracker:
-    """Remembers a dataclass as it was last seen, and says what of it is different now. Only what changed is
-    written; the rest costs a comparison."""
+    """Remembers the last seen state of a dataclass and returns what differs from it. Only changed fields are
+    encoded; each other field costs one comparison."""
 
     def __init__(self, turn: Any) -> None:
         kind: type = type(turn)
@@ -345,7 +344,7 @@ class Tracker:
         self._written = dict(self.start)
 
     def delta(self) -> dict[str, Any]:
-        """What changed since the last call, field by field; empty when nothing did."""
+        """Return the changes since the last call by field; empty when nothing changed."""
         changed: dict[str, Any] = {}
         values = self._values(self._turn)
         for place in itertools.compress(self._places, map(operator.is_not, values, self._held)):
@@ -362,9 +361,9 @@ class Tracker:
 
 
 class ExactTracker:
-    """The same for a turn in types of the user's own (``fsm_agent.fsm.values``). It compares what is written
-    and not the values, because ``==`` calls 1 and True the same, and two objects that differ in a field which
-    is not compared. Raises ``ConfigError`` for a value that cannot be stored; then nothing counts as
+    """A ``Tracker`` for a turn with the user's own types (``fsm_agent.fsm.values``). It compares encoded
+    forms rather than values, because ``==`` equates 1 with True, and two objects that differ only in a field
+    with ``compare=False``. Raises ``ConfigError`` for a value that cannot be stored; then nothing counts as
     written."""
 
     def __init__(self, turn: Any) -> None:
@@ -377,7 +376,7 @@ class ExactTracker:
         self.start = dict(self._written)
 
     def delta(self) -> dict[str, Any]:
-        """What changed since the last call, field by field; empty when nothing did."""
+        """Return the changes since the last call by field; empty when nothing changed."""
         held, written, texts = {}, {}, {}
         self._refuse_unknown()
         for part, value in values.fields_in(self._turn, self._fields):
@@ -397,10 +396,10 @@ class ExactTracker:
         return changed
 
     def _refuse_unknown(self) -> None:
-        """A name without a field would be forgotten, and is misspelt more often than not."""
+        """Refuse a new attribute that is not a field: it would be lost, and is usually a misspelling."""
         kind = type(self._turn)
         for name in getattr(self._turn, "__dict__", {}).keys() - self._known:
-            if not hasattr(kind, name):  # else it is a property that was computed once
+            if not hasattr(kind, name):  # otherwise it is a cached property
                 fields = [field.name for field in self._fields]
                 raise ConfigError(f"{kind.__name__} has no such field", name, near(name, fields))
 

@@ -1,8 +1,8 @@
 """Runs a table: ``transitions`` chooses the row, ``Machine.advance`` applies it to the turn.
 
-The choice is pure. ``transitions`` moves a throw-away ``_Choice`` that only reads the turn, so whatever goes
-wrong while guards are evaluated leaves the turn as it was. No model is ever bound to the machine, no callback
-is registered and no event is queued: one machine serves any number of turns and threads.
+The choice is pure. ``transitions`` moves a throw-away ``_Choice`` that only reads the turn, so an error in
+the evaluation of guards leaves the turn unchanged. No model is bound to the machine, no callback is
+registered and no event is queued: one machine serves any number of turns and threads.
 """
 
 # `transitions` only chooses. A choice has no state to leave, so a row's `execute` checks its conditions and
@@ -27,34 +27,33 @@ from fsm_agent.fsm.table import Guard, Row, Table
 from fsm_agent.runtime.events import EVERYWHERE, RowTaken
 
 # ----------------------------------------------------------------------------------------------------
-# What the engine knows of a turn: where it is, how often it moved, and its counters. Nothing about models
-# or tools.
+# What the engine knows about a turn: its position, its number of moves, and its counters. Nothing about
+# models or tools.
 #
-# Any class with these members is a turn; it need not inherit from ``TurnLike``. The engine is the only one
-# that writes ``state`` and ``seq`` and that spends or resets counters, always together and always from a
-# row of the table; what a state changes of it is put back (``fsm_agent.fsm.runner``).
+# Any class with these members is a turn; it need not inherit from ``TurnLike``. Only the engine writes
+# ``state`` and ``seq`` and spends or resets counters, always together and always from a row of the table. If
+# a state changes any of them, the change is undone (``fsm_agent.fsm.runner``).
 
 
 class TurnLike(Protocol):
-    """A turn as the machine, the journal and the debugger see it.
+    """A turn as seen by the machine, the journal and the debugger.
 
-    ``state`` is a name of the table, ``seq`` the number of moves made. ``dump`` gives plain JSON values:
-    where the turn is and what it counted. ``count`` and ``limit`` raise ``KeyError`` for a name that the turn
-    does not have."""
+    ``state`` is a name of the table, ``seq`` the number of moves made. ``dump`` returns the position and
+    counters as plain JSON values. ``count`` and ``limit`` raise ``KeyError`` for an unknown name."""
 
     state: str
     seq: int
 
     def count(self, counter: str) -> int:
-        """How much of ``counter`` is spent; 0 at the start and after a reset."""
+        """Return how much of ``counter`` is spent; 0 at the start and after a reset."""
         ...
 
     def limit(self, name: str) -> int:
-        """The limit of that name; constant while the turn runs, see ``Counter.exhaustible``."""
+        """Return the limit of that name; constant while the turn runs, except for ``Counter.exhaustible``."""
         ...
 
     def spend(self, counter: str) -> None:
-        """Add one to ``counter``. The guard of the row has already said that its budget is left."""
+        """Add one to ``counter``. The guard of the row has already checked its budget."""
         ...
 
     def reset(self, counter: str) -> None:
@@ -62,44 +61,45 @@ class TurnLike(Protocol):
         ...
 
     def dump(self) -> dict[str, object]:
-        """Return what people are shown of the turn, as JSON values."""
+        """Return what people see of the turn, as JSON values."""
         ...
 
 
 class RunnableTurn(TurnLike, Protocol):
-    """What the runner needs besides what the machine needs. ``limits`` are the maxima by name,
-    ``last_transition`` is the row that led to ``state``."""
+    """The additional members that the runner needs. ``limits`` maps names to limits, ``last_transition`` is
+    the row that led to ``state``."""
 
     turn_id: str
     limits: dict[str, int]
     last_transition: Row | None
 
     def counters(self) -> dict[str, int]:
-        """Return all counters by their names; a copy."""
+        """Return a copy of all counters by name."""
         ...
 
     def put_back(self, counters: Mapping[str, int], limits: Mapping[str, int]) -> None:
-        """Have these counters and limits again, whatever they are now."""
+        """Restore these counters and limits, whatever they are now."""
         ...
 
     def arrive(self, row: Row) -> None:
-        """The row that was just taken: what it spent is what the new state does first."""
+        """Record the row just taken; the new state first does what this row spent."""
 
     def crash(self, error: BaseException) -> None:
-        """A bug of ours, kept for the explanation at the end."""
+        """Record a bug of ours, for the explanation at the end."""
 
 
 logging.getLogger("transitions.core").setLevel(logging.INFO)
-"""It tells each of its steps at ``DEBUG``; what moved and why is in the journal, in better words."""
+"""``transitions`` logs each of its steps at ``DEBUG``; the journal records moves and reasons in better
+words."""
 
 
 @dataclass(frozen=True, slots=True)
 class Move:
     """One transition that was made.
 
-    ``guards`` are the budgets that were looked at, (label, value) in the order of evaluation, each once; why
-    the row was taken reads in ``row.guard.label``. ``changes`` are (counter, before, after) of every counter
-    whose value changed, resets before spends."""
+    ``guards`` are the budgets evaluated, as (label, value) in order, each once; ``row.guard.label`` says why
+    the row was taken. ``changes`` are (counter, before, after) of every counter whose value changed, resets
+    before spends."""
 
     row: Row
     guards: tuple[tuple[str, bool], ...]
@@ -109,8 +109,8 @@ class Move:
 class Machine:
     """The table, ready to move turns.
 
-    ``verified=True`` proves the table first (raises ``TableError``; the verdict is remembered for the table's
-    digest). ``verified=False`` takes it as it is; then every ``advance`` checks that no second row is open.
+    ``verified=True`` proves the table first (raises ``TableError``; the verdict is cached by the table's
+    digest). ``verified=False`` skips the proof; then every ``advance`` checks that no second row is open.
     """
 
     def __init__(self, table: Table, *, verified: bool = True) -> None:
@@ -125,8 +125,8 @@ class Machine:
         move.
 
         Raises ``UndeclaredEvent`` when the turn's state has no line for ``event``, ``StuckTurn`` when no row
-        of the line is open and, on an unverified table, ``TableError`` when two are. The turn is unchanged
-        then."""
+        of the line is open and, on an unverified table, ``TableError`` when two are. In each case the turn is
+        unchanged."""
         row, guards = self.choose(turn, event)
         before = {counter: turn.count(counter) for counter in (*row.resets, *row.spends)}
         after = dict(before)
@@ -145,8 +145,8 @@ class Machine:
         return Move(row, guards, tuple(changes))
 
     def choose(self, turn: TurnLike, event: str | None) -> tuple[Row, tuple[tuple[str, bool], ...]]:
-        """The row that ``advance`` would take and the guards that say so; the turn is only read. Raises as
-        ``advance``."""
+        """Return the row that ``advance`` would take and the guards that decide it; only reads the turn.
+        Raises as ``advance`` does."""
         if not isinstance(event, str) or (turn.state, event) not in self.table.by_event:
             raise UndeclaredEvent(_undeclared_words(self.table, turn.state, event))
         choice = _Choice(turn)
@@ -170,7 +170,7 @@ class Machine:
 
 
 class _Choice:
-    """The model that ``transitions`` moves: where the turn is, the guards seen so far, the row taken."""
+    """The model that ``transitions`` moves: the turn's state, the guards evaluated so far, the row taken."""
 
     __slots__ = ("current", "guards", "row", "turn")
 
@@ -182,8 +182,8 @@ class _Choice:
 
 
 class _RecordedCondition(transitions.core.Condition):
-    """One conjunct of a row's guard. Its budgets are recorded in their positive wording, so that the same
-    budget tested again (or negated) by the next row is not told twice."""
+    """One conjunct of a row's guard. Its budgets are recorded in their positive wording, so that a budget
+    that the next row tests again (or negated) is recorded once."""
 
     def __init__(self, func: Guard, target: bool = True) -> None:
         super().__init__(func.label, target)
@@ -203,7 +203,7 @@ class _RecordedCondition(transitions.core.Condition):
 
 
 class _RowTransition(transitions.Transition):
-    """A transition that knows its row."""
+    """A transition with its row."""
 
     condition_cls = _RecordedCondition
 
@@ -212,7 +212,8 @@ class _RowTransition(transitions.Transition):
         self.row = row
 
     def execute(self, event_data: transitions.EventData) -> bool:
-        """Choosing is all: a choice has no state to leave or enter, and no callback is registered."""
+        """Check the conditions and note the row, and nothing else: a choice has no state to leave or
+        enter."""
         for condition in self.conditions:
             if not condition.check(event_data):
                 return False
@@ -227,8 +228,8 @@ class _RowMachine(transitions.Machine):
 
 
 def _chooser(table: Table) -> transitions.Machine:
-    """The ``transitions`` machine of a table: no model, no automatic triggers, errors raised and not
-    ignored."""
+    """Build the ``transitions`` machine of a table: without a model or automatic triggers, and with errors
+    raised, not ignored."""
     machine = _RowMachine(
         model=None,
         states=list(table.states),

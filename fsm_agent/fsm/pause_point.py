@@ -1,8 +1,8 @@
 """The gate of a turn: every request and every move passes here, and a debugger may attach to it.
 
-Without a debugger it costs nothing. A debugger in this process comes in by ``PausePoint.attach``; one in
-another process is let in by the store (``CommandPoller``), which looks for what people ask of the turns that
-run here.
+Without a debugger it costs nothing. A debugger in this process attaches through ``PausePoint.attach``; one in
+another process is attached by the store (``CommandPoller``), which polls for commands to the turns that run
+here.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ from fsm_agent.fsm.table import Table
 from fsm_agent.runtime.events import EVERYWHERE, ApprovalAsked, Entered, Opened, Stopped, Stream, running
 
 # ----------------------------------------------------------------------------------------------------
-# ``TurnKind``: what all turns of one table have in common, for those who look at them or stop them.
+# ``TurnKind``: what all turns of one table have in common, for viewers and debuggers.
 
 
 @dataclass(frozen=True)
 class TurnKind:
-    """``over``: the state at which *step over* stops; without one it stops when the state that it began in is
-    left, however often that state is repeated. ``talks``: its turns have a transcript, requests to a model,
-    and tools. ``inner``: the kinds of the turns that its states run, and theirs, by the names of their
-    tables."""
+    """``over``: the state at which *step over* stops; without one it stops when the turn leaves the state in
+    which the step began, however often that state repeats. ``talks``: its turns have a transcript, requests
+    to a model, and tools. ``inner``: the kinds of the turns that its states run, at any depth, by table
+    name."""
 
     table: Table
     states: Mapping[str, State] = field(hash=False)
@@ -39,12 +39,12 @@ class TurnKind:
 
     @property
     def holds(self) -> tuple[str, ...]:
-        """Kinds of requests that may be held back before they are performed."""
+        """Kinds of requests that can be held before they are performed."""
         return ("model", "tool") if self.talks else ("request",)
 
     @property
     def counters(self) -> tuple[str, ...]:
-        """Names, sorted."""
+        """Sorted names."""
         return tuple(sorted(counter.name for counter in self.table.counters))
 
 
@@ -52,54 +52,55 @@ DEBUGGER = "debugger"
 
 
 class Watched(Protocol):
-    """What a debugger may know of a running turn."""
+    """The part of a running turn that a debugger may read."""
 
     turn_id: str
 
     @property
     def state(self) -> str:
-        """Return the state that the turn is in."""
+        """Return the turn's current state."""
         ...
 
     @property
     def seq(self) -> int:
-        """Return how many moves were made."""
+        """Return the number of moves made."""
         ...
 
     def counters(self) -> dict[str, int]:
-        """Return all counters by their names."""
+        """Return all counters by name."""
         ...
 
 
 class DebugHook(Protocol):
-    """A debugger at the gate. Its methods are called in the event loop that runs the turn; what happens
-    there it hears from the turn's stream."""
+    """A debugger at the gate. The event loop that runs the turn calls its methods; the turn's stream reports
+    what happens there."""
 
     async def passing(self) -> None:
-        """Before each request and each move; the turn continues when this returns."""
+        """Wait before each request and each move; the turn continues when this returns."""
         ...
 
     async def performing(self, request: Any, turn: Any, call_next: Perform) -> Any:
-        """A layer around every request: the reply of ``call_next``, or what a person says instead."""
+        """Wrap every request: return the reply of ``call_next``, or what a person says instead."""
         ...
 
 
 class PauseRegistry(Protocol):
-    """Where the gates of running turns are known, so that other processes can ask something of them."""
+    """Registry of the gates of running turns, through which other processes reach them."""
 
     def opened(self, gate: PausePoint) -> None:
-        """Hear that a turn can be stopped here from now on."""
+        """Register the gate: the turn can be stopped here from now on."""
         ...
 
     def closed(self, gate: PausePoint) -> None:
-        """Forget the gate: the turn cannot be stopped here any more."""
+        """Remove the gate: the turn can no longer be stopped here."""
 
 
 class PausePoint:
-    """One turn's gate. ``running`` while the turn is run. ``debugger`` is attached to it; ``attach`` lets
-    one in. ``questions``: requests that a person answers (they have a ``question_id``), by that id; the event
-    is set as soon as a person is asked, that is when no rule forbids it. ``inner``: the gates of turns that
-    the state runs now. ``stream``: what happens in the turn. ``stepping`` is around each step into it."""
+    """One turn's gate. ``running`` while the turn is run. ``debugger``: the attached debugger, set by
+    ``attach``. ``questions``: events by ``question_id`` of the requests that a person answers; each is set as
+    soon as a person is asked, which is when no rule forbids it. ``inner``: the gates of turns that the
+    current state runs. ``stream``: the turn's events. ``stepping``: a context manager around each step into
+    the turn."""
 
     def __init__(
         self,
@@ -122,13 +123,13 @@ class PausePoint:
 
     @property
     def layer(self) -> Layer:
-        """The place of a debugger among the layers. Without one, only questions pass it, which wait for
-        long: a debugger that comes meanwhile may answer them."""
+        """The debugger's layer. Without a debugger only questions pass through it: they wait for long, and a
+        debugger that attaches meanwhile may answer them."""
         return Layer(DEBUGGER, self._perform, questions if self.debugger is None else None)
 
     def joins(self, pipeline: Pipeline) -> None:
-        """Join this pipeline, which has ``layer`` among its layers. The reference is weak, so that a
-        dropped turn releases its session at once."""
+        """Join this pipeline, which has ``layer`` among its layers. The reference is weak, so that a dropped
+        turn releases its session at once."""
         self._pipeline = weakref.ref(pipeline)
 
     def attach(self, debugger: DebugHook | None) -> None:
@@ -137,13 +138,13 @@ class PausePoint:
         if (pipeline := self._pipeline()) is not None:
             pipeline.put(self.layer)
         for loop, arrived in self._waiting:
-            with contextlib.suppress(RuntimeError):  # the loop is closed: no question is open any more
+            with contextlib.suppress(RuntimeError):  # the loop is closed, so no question is open
                 loop.call_soon_threadsafe(arrived.set)
 
     def _perform(self, request: Any, turn: Any, call_next: Perform) -> Awaitable[Any]:
         if (question := getattr(request, "question_id", None)) is not None:
             return self._ask_debugger(request, question, call_next)
-        debugger = self.debugger  # it may have left since the request's way was composed
+        debugger = self.debugger  # it may have detached since the pipeline was composed
         return call_next(request) if debugger is None else debugger.performing(request, turn, call_next)
 
     async def _ask_debugger(self, request: Any, question: str, call_next: Perform) -> Any:
@@ -159,7 +160,7 @@ class PausePoint:
         self._waiting.append(here)
         try:
             while (debugger := self.debugger) is None and not own.done():
-                here[1].clear()  # one may have come, and left again
+                here[1].clear()  # a debugger may have attached and detached again
                 arriving = asyncio.ensure_future(here[1].wait())
                 await asyncio.wait({own, arriving}, return_when=asyncio.FIRST_COMPLETED)
                 arriving.cancel()
@@ -174,7 +175,7 @@ class PausePoint:
 
     @contextlib.contextmanager
     def around(self, inner: PausePoint) -> Iterator[None]:
-        """Meanwhile the state runs the turn behind this gate."""
+        """Register the gate of a turn that the state runs, for the duration of the context."""
         self.inner.append(inner)
         self.stream.publish(Entered(inner))
         try:
@@ -183,14 +184,14 @@ class PausePoint:
             self.inner.remove(inner)
 
     def opened(self) -> None:
-        """The turn is run from now on."""
+        """Announce that the turn is running."""
         if self._registry is not None:
             self._registry.opened(self)
-        self.running = True  # only now: who hears of it looks for it there
+        self.running = True  # only now: listeners look the gate up in the registry
         self.stream.publish(Opened(self))
 
     def closed(self, how: Literal["ended", "suspended", "left"], result: Any = None) -> None:
-        """The turn is not run any more; ``result`` is that of a turn that has ended."""
+        """Announce that the turn is no longer running; ``result`` is that of a turn that has ended."""
         self.running = False
         if self._registry is not None:
             self._registry.closed(self)
@@ -199,7 +200,7 @@ class PausePoint:
 
 
 def questions(kind: type) -> bool:
-    """Are requests of this type answered by a person?"""
+    """Return whether a person answers requests of this type."""
     return hasattr(kind, "question_id") or "question_id" in getattr(kind, "__dataclass_fields__", ())
 
 
@@ -208,8 +209,8 @@ def questions(kind: type) -> bool:
 
 
 class TurnInbox:
-    """Holds an interrupt and steering texts until a turn takes them. Idempotent, thread-safe. ``listeners``
-    are called at each interrupt, even when no turn runs.
+    """Holds an interrupt and steering texts until a turn takes them. Idempotent and thread-safe. Each
+    interrupt calls ``listeners``, even when no turn runs.
 
     An interrupt before the start of a turn is kept and ends that turn at its first gate."""
 
@@ -223,7 +224,7 @@ class TurnInbox:
         self.listeners: list[Callable[[], None]] = []
 
     def interrupt(self, message: str | None = None) -> None:
-        """Ask the turn to stop, from any thread. ``message``: a text of the user, if any."""
+        """Ask the turn to stop, from any thread. ``message``: the user's text, if any."""
         with self._lock:
             self._interrupted = True
             self.message = message or self.message
@@ -239,7 +240,7 @@ class TurnInbox:
 
     @property
     def interrupted(self) -> bool:
-        """Say whether an interrupt was requested."""
+        """Whether an interrupt was requested."""
         return self._interrupted
 
     def take_steer(self) -> tuple[str, ...]:
@@ -249,7 +250,7 @@ class TurnInbox:
             return texts
 
     def event(self) -> asyncio.Event:
-        """Return an event of the running loop that the interrupt sets."""
+        """Return an event of the running loop that is set by an interrupt."""
         with self._lock:
             loop = asyncio.get_running_loop()
             if self._event is None or self._loop is not loop:

@@ -1,10 +1,10 @@
-"""What is proved of a table before it is used: exactly one row is open, nothing is stuck, every turn ends.
+"""Proofs about a table before it is used: exactly one row is open, nothing is stuck, every turn ends.
 
-Every turn ends, for every configuration, by a lexicographic ranking that is the printed proof. In each
+The proof that every turn ends, for every configuration, is a lexicographic ranking, which is printed. In each
 strongly connected part, find the counters that some edge inside increments under a limit and no edge inside
-resets. Those edges can run only finitely often, so drop them and look at the rest. When no edge is left in a
-cycle, the counters in the order of their removal are a ranking; edges that are left without such a counter
-are a loop."""
+resets. Those edges can run only finitely often, so remove them and repeat with the rest. When no cycle is
+left, the counters in the order of removal are a ranking. A part in which no such counter is found is a
+loop."""
 
 from __future__ import annotations
 
@@ -18,19 +18,20 @@ from fsm_agent.fsm.table import AllOf, AnyOf, Below, Guard, Row, Spent, Table
 # ----------------------------------------------------------------------------------------------------
 # The graph that the proofs walk: the states of a table with its flags unfolded into locations.
 #
-# Guards of one line become truth tables, held as integers. Over n budgets there are 2**n regions; a guard has
-# one bit for each region in which it is true, so "and", "or", "implies" are one operation each. A region is
-# any combination of budgets left and spent: limits are free, so every combination occurs in some
+# Guards of one line become truth tables, stored as integers. Over n budgets there are 2**n regions; a guard
+# has one bit for each region in which it is true, so "and", "or", "implies" are one operation each. A region
+# is any combination of budgets left and spent: limits are free, so every combination occurs in some
 # configuration.
 #
 # A location is a state together with the flags that are set. An edge is a row taken in one location in which
 # its guard can be true. Unfolding matters: "send again" spends no local budget, only the flag says that an
 # open block is needed for it. With ``caps=False`` the guards on caps count as always open and caps are not
-# counted, so that what is proved holds without them.
+# counted, so that the proofs also hold without them.
 
 
 MOST_ATOMS = 18
-"""Budgets of one line. The draft's longest line tests 6; 2**18 regions still take a few milliseconds."""
+"""Maximum budgets tested by one line. The longest line so far tests 6; 2**18 regions still take a few
+milliseconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +49,8 @@ class LineTruth:
     rows: tuple[tuple[Row, int], ...]
 
     def where(self, value: Callable[[Below], bool | None]) -> int:
-        """The regions that agree with ``value``; an atom for which it gives None is free."""
+        """Return the regions that agree with ``value``; an atom for which it returns None is
+        unconstrained."""
         regions = self.everywhere
         for atom, column in zip(self.atoms, self.columns, strict=True):
             wanted = value(atom)
@@ -57,14 +59,14 @@ class LineTruth:
         return regions
 
     def implied(self, regions: int, counter: str) -> tuple[str, ...]:
-        """The limits below which ``counter`` certainly is in all of ``regions``."""
+        """Return the limits below which ``counter`` must be in all of ``regions``."""
         pairs = zip(self.atoms, self.columns, strict=True)
         return tuple(
             atom.limit for atom, column in pairs if atom.counter == counter and not regions & ~column
         )
 
     def words(self, regions: int) -> str:
-        """One part of ``regions`` in words, with as few conditions as describe it."""
+        """Describe one part of ``regions`` in words, with no condition that is not needed."""
         first = (regions & -regions).bit_length() - 1
         values = {i: bool(first >> i & 1) for i in range(len(self.atoms))}
         for i in tuple(values):
@@ -82,7 +84,7 @@ class LineTruth:
 
 
 def line_truths(table: Table) -> tuple[LineTruth, ...]:
-    """The truth tables of every line. Raises ``TableError`` for a line that tests too many budgets."""
+    """Return the truth tables of every line. Raises ``TableError`` for a line that tests too many budgets."""
     return tuple(_line_truth(source, event, rows) for (source, event), rows in table.by_event.items())
 
 
@@ -144,8 +146,8 @@ class Location:
 
 @dataclass(frozen=True, slots=True)
 class Edge:
-    """A row in one location. ``spends`` gives for each counter the limits that the guard has tested, () if
-    none; flags are not listed, they are in the locations. ``source`` and ``dest`` are indices of
+    """A row in one location. ``spends`` pairs each counter with the limits that the guard has tested, () if
+    none; flags are omitted, because locations contain them. ``source`` and ``dest`` are indices of
     ``Graph.locations``."""
 
     source: int
@@ -155,7 +157,7 @@ class Edge:
     resets: frozenset[str]
 
     def bounded(self, counters: frozenset[str]) -> frozenset[str]:
-        """Those of ``counters`` that this edge increments under a limit."""
+        """Return those of ``counters`` that this edge increments under a limit."""
         return frozenset(counter for counter, limits in self.spends if limits and counter in counters)
 
 
@@ -170,11 +172,11 @@ class Graph:
 
     @cached_property
     def flags(self) -> frozenset[str]:
-        """Return the names of the counters that are 0 or 1."""
+        """The names of the counters that are 0 or 1."""
         return frozenset(counter.name for counter in self.table.counters if counter.flag)
 
     def names(self, locations: Iterable[int]) -> str:
-        """The names of some locations, in the order of the table."""
+        """Return the names of some locations, in the order of the table."""
         ordered = sorted(
             (self.locations[i] for i in locations), key=lambda at: (len(at.flags), self._place(at.state))
         )
@@ -185,7 +187,7 @@ class Graph:
 
 
 def unfold(table: Table, truths: Iterable[LineTruth], *, caps: bool) -> Graph:
-    """The graph of a table. ``truths`` as from ``line_truths(table)``."""
+    """Build the graph of a table. ``truths`` is the result of ``line_truths(table)``."""
     lines: dict[str, list[LineTruth]] = {}
     for truth in truths:
         lines.setdefault(truth.source, []).append(truth)
@@ -218,7 +220,7 @@ def unfold(table: Table, truths: Iterable[LineTruth], *, caps: bool) -> Graph:
 
 
 def parts(locations: int, edges: Iterable[Edge]) -> list[int]:
-    """The strongly connected parts that contain an edge, as bit sets, from a bit set of locations."""
+    """Return the strongly connected parts of a bit set of locations that contain an edge, as bit sets."""
     ahead: dict[int, int] = {}
     behind: dict[int, int] = {}
     for edge in edges:
@@ -235,7 +237,7 @@ def parts(locations: int, edges: Iterable[Edge]) -> list[int]:
 
 
 def reach(start: int, ahead: dict[int, int]) -> int:
-    """The bit set of what one or more steps lead to."""
+    """Return the bit set of the locations reachable in one or more steps."""
     seen, todo = 0, ahead.get(start, 0)
     while todo:
         seen |= todo
@@ -247,7 +249,7 @@ def reach(start: int, ahead: dict[int, int]) -> int:
 
 
 def bits(number: int) -> Iterator[int]:
-    """The positions of the bits that are set, ascending."""
+    """Yield the positions of the bits that are set, ascending."""
     while number:
         low = number & -number
         yield low.bit_length() - 1
@@ -269,12 +271,12 @@ def _open_rows(
 
 
 # ----------------------------------------------------------------------------------------------------
-# What must hold before a machine is built.
+# The conditions that a table must meet before a machine is built.
 
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """One finding: the rows (or states) it is about, what is wrong there, and what to do. ``str()`` is the
+    """One finding: the rows (or states) it is about, what is wrong there, and the fix. ``str()`` is the
     message."""
 
     where: tuple[str, ...]
@@ -286,7 +288,7 @@ class Fault:
 
 
 def partition_faults(truths: Iterable[LineTruth]) -> tuple[Fault, ...]:
-    """Holes (no row is open), overlaps (two rows are open) and rows that can never be true."""
+    """Find holes (no row is open), overlaps (two rows are open) and rows that can never be true."""
     return tuple(fault for truth in truths for fault in _line_faults(truth))
 
 
@@ -313,12 +315,12 @@ def _line_faults(truth: LineTruth) -> Iterator[Fault]:
 
 
 def structure_faults(truths: Iterable[LineTruth], graph: Graph) -> tuple[Fault, ...]:
-    """Faults of states and of paths. ``graph`` with caps, unfolded from ``truths``."""
+    """Find faults of states and of paths. ``graph`` with caps, unfolded from ``truths``."""
     return (*_states(graph.table, graph), *_never_taken(truths, graph))
 
 
 def counter_faults(graph: Graph) -> tuple[Fault, ...]:
-    """Rows by which a counter could pass its maximum. ``graph`` with caps."""
+    """Find rows by which a counter could pass its maximum. ``graph`` with caps."""
     return (*_twice(graph.table), *_untested_spends(graph))
 
 
@@ -395,8 +397,8 @@ class Layer:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Ranking:
-    """The result: ``layers`` outermost first, and for each part without a ranking the edges that are left in
-    it. Equal to itself alone, so that what is worked out from one can be remembered."""
+    """The result of ``rank``: ``layers``, outermost first, and in ``loops`` the remaining edges of each part
+    without a ranking. Compared by identity, so that values derived from a ranking can be cached."""
 
     graph: Graph
     layers: tuple[Layer, ...]
@@ -404,11 +406,11 @@ class Ranking:
 
     @property
     def ends(self) -> bool:
-        """Say whether every turn ends: no loop is left."""
+        """Whether every turn ends, that is, no loop is left."""
         return not self.loops
 
     def lines(self) -> list[str]:
-        """The proof, one line for each depth: which counters rank which part."""
+        """Return the proof, one line per depth: which counters rank which part."""
         text = []
         for depth in sorted({layer.depth for layer in self.layers}):
             here = [layer for layer in self.layers if layer.depth == depth]
@@ -443,7 +445,8 @@ def rank(graph: Graph) -> Ranking:
 
 
 def ending_faults(ranking: Ranking) -> tuple[Fault, ...]:
-    """What can repeat: a short cycle of each loop, and which resets undo its counters. Each row once."""
+    """Report what can repeat: a short cycle of each loop, and which resets undo its counters; equal faults
+    once."""
     return tuple(dict.fromkeys(_loop_fault(ranking.graph, loop) for loop in ranking.loops))
 
 
@@ -483,8 +486,8 @@ def _shortest_cycle(edges: tuple[Edge, ...]) -> tuple[Edge, ...]:
 
 @dataclass(frozen=True, slots=True)
 class Proof:
-    """What the checks of one table found; it is a proof when ``faults`` is empty. ``regions`` is the number
-    of combinations of budgets that the partition was checked for."""
+    """The findings of the checks of one table; it is a proof when ``faults`` is empty. ``regions`` is the
+    number of combinations of budgets for which the partition was checked."""
 
     regions: int
     partition: tuple[Fault, ...]
@@ -495,14 +498,14 @@ class Proof:
 
     @property
     def faults(self) -> tuple[Fault, ...]:
-        """Return all that is wrong with the table; empty when it is proved."""
+        """All that is wrong with the table; empty when it is proved."""
         endless = ending_faults(self.with_caps) or ending_faults(self.without_caps)
         return (*self.partition, *self.structure, *self.counters, *endless)
 
 
 @lru_cache(maxsize=8)
 def examine(table: Table) -> Proof:
-    """Run the checks on a table and give all that they found, remembered for the last few tables. Raises
+    """Run the checks on a table and return all findings, cached for the last few tables. Raises
     ``TableError`` only for a line that tests too many budgets."""
     truths = line_truths(table)
     graph, free = unfold(table, truths, caps=True), unfold(table, truths, caps=False)
@@ -520,9 +523,9 @@ _PROVED: set[str] = set()
 
 
 def prove(table: Table) -> None:
-    """Raise ``TableError`` unless exactly one row is open for every declared event and every turn ends, both
-    for every configuration, with the caps and without; and of each table that its states run. The message
-    names the rows and the fix. A verdict is remembered."""
+    """Raise ``TableError`` unless exactly one row is open for every declared event and every turn ends, for
+    every configuration, with the caps and without; also for each table that its states run. The message names
+    the rows and the fix. A successful verdict is cached."""
     for inner in table.within.values():
         prove(inner)
     digest = table.digest

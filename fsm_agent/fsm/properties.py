@@ -35,16 +35,16 @@ from fsm_agent.fsm.table import AllOf, AnyOf, Below, Counted, Guard, Row, Spent,
 log = logging.getLogger(__name__)
 
 Watch = Literal["off", "warn", "stop"]
-"""The reaction to a broken property: nothing, a line in the log, or the end of the turn as ``crashed``."""
+"""The reaction to a broken property: nothing, a warning in the log, or the end of the turn as ``crashed``."""
 Watcher = Callable[[Row], PropertyBroken | None]
 """Called before a move; returns a reason to forbid it."""
 Holds = Callable[[Below], bool]
-"""Tells whether a comparison held just before a move."""
+"""Returns whether a comparison held just before a move."""
 
 BROKEN = -1
-"""The memory of a property that does not hold for this turn."""
+"""The memory of a property that this turn has broken."""
 WORDS = {"id": "row", "dest": "enters", "source": "leaves", "exit": "exits"}
-"""Words of the language for fields of a row that have another name."""
+"""Words of the language for the fields of a row whose names differ."""
 
 
 # Moves
@@ -56,14 +56,14 @@ class Moves(ABC):
     @property
     @abstractmethod
     def label(self) -> str:
-        """Return their description."""
+        """The description of these moves."""
 
     @abstractmethod
     def has(self, row: Row, holds: Holds) -> bool:
         """Return whether a move by ``row`` is one of them."""
 
     def parts(self) -> Iterator[Moves]:
-        """These moves and all their parts."""
+        """Yield these moves and all their parts."""
         yield self
 
     def __and__(self, other: Moves) -> Moves:
@@ -130,7 +130,7 @@ class JoinedMoves(Moves):
 
 @dataclass(frozen=True)
 class OtherMoves(Moves):
-    """All moves but some."""
+    """All moves except those of ``member``."""
 
     member: Moves
 
@@ -159,8 +159,8 @@ def event(*names: str) -> Moves:
 
 
 def enters(*states: str) -> Moves:
-    """Moves to these states, including from themselves. The final one is entered by every move that ends a
-    turn."""
+    """Moves to these states, including from themselves. Every move that ends a turn enters the final
+    state."""
     return NamedMoves("dest", states)
 
 
@@ -199,8 +199,8 @@ def where(guard: Guard) -> Moves:
 
 @dataclass(frozen=True, kw_only=True)
 class Property(ABC):
-    """A claim about every turn: ``says`` is the sentence for people, ``label`` its exact meaning.
-    ``known``: why it does not hold, if its counterexample should be shown and not fixed.
+    """A claim about every turn: ``says`` is the sentence for people, ``label`` its exact meaning. ``known``:
+    why it does not hold, if its counterexample should be shown and not fixed.
 
     As an automaton it remembers one number: ``start`` before the first move, then the result of ``step``."""
 
@@ -210,12 +210,12 @@ class Property(ABC):
     @property
     @abstractmethod
     def label(self) -> str:
-        """Return the claim in the words of the language."""
+        """The claim in the words of the language."""
 
     @property
     @abstractmethod
     def watched(self) -> tuple[Moves, ...]:
-        """The moves that it is about."""
+        """The selections of moves that the claim refers to."""
 
     @property
     @abstractmethod
@@ -224,27 +224,27 @@ class Property(ABC):
 
     @abstractmethod
     def step(self, memory: int, seen: Sequence[bool], ends: bool, most: int) -> int:
-        """The memory after a move, or ``BROKEN``. ``seen`` says which of ``watched`` the move is,
-        ``ends`` whether it ends the turn, ``most`` is the value of the limit that ``limit`` names."""
+        """Return the memory after a move, or ``BROKEN``. ``seen`` says which of ``watched`` the move belongs
+        to, ``ends`` whether it ends the turn; ``most`` is the value of the limit that ``limit`` names."""
 
     @property
     def limit(self) -> str | None:
-        """The name of the limit that the claim is about, if any."""
+        """The name of the limit in the claim, if any."""
         return None
 
     def atoms(self) -> tuple[Below, ...]:
-        """The comparisons that it reads, each once."""
+        """Return the comparisons that the claim reads, each once."""
         guards = (
             part.guard for moves in self.watched for part in moves.parts() if isinstance(part, GuardedMoves)
         )
         return tuple({(a.counter, a.limit): a for guard in guards for a in guard.atoms()}.values())
 
     def sees(self, row: Row, holds: Holds) -> tuple[bool, ...]:
-        """Which of ``watched`` a move by ``row`` is."""
+        """Return for each of ``watched`` whether a move by ``row`` belongs to it."""
         return tuple(moves.has(row, holds) for moves in self.watched)
 
     def check(self, table: Table) -> None:
-        """Raise ``TableError`` for a name that the table does not have."""
+        """Raise ``TableError`` for a name that is not in the table."""
         counters = [counter.name for counter in table.counters]
         limits = list(dict.fromkeys(atom.limit for one in table.rows for atom in one.guard.atoms()))
         known: dict[str, Collection[str]] = {
@@ -304,8 +304,8 @@ class NeverProperty(Property):
 
 @dataclass(frozen=True, kw_only=True)
 class EventuallyProperty(Property):
-    """One of ``moves`` is due after ``after``, or from the start if ``begins``, and made before the end or
-    by it."""
+    """One of ``moves`` is due after ``after``, or from the start if ``begins``, and must be made by the end
+    of the turn; the move that ends it counts."""
 
     moves: Moves
     after: Moves = NOTHING
@@ -365,7 +365,7 @@ class AtMostProperty(Property):
 def never(
     says: str, moves: Moves, *, after: Moves | None = None, until: Moves | None = None, known: str = ""
 ) -> Property:
-    """No move of ``moves`` is made: at all, or after one of ``after``; until one of ``until`` lifts it."""
+    """No move of ``moves`` is made: at all, or after one of ``after``; a move of ``until`` lifts the ban."""
     begins = after is None
     return NeverProperty(
         says=says, known=known, moves=moves, after=after or NOTHING, until=until or NOTHING, begins=begins
@@ -382,7 +382,7 @@ def only_if(
 
 def eventually(says: str, moves: Moves, *, after: Moves | None = None, known: str = "") -> Property:
     """Every turn makes a move of ``moves``; with ``after``, one after each move of ``after``. The move that
-    ends the turn may be it."""
+    ends the turn counts."""
     return EventuallyProperty(
         says=says, known=known, moves=moves, after=after or NOTHING, begins=after is None
     )
@@ -391,7 +391,7 @@ def eventually(says: str, moves: Moves, *, after: Moves | None = None, known: st
 def at_most(
     says: str, times: int | str, moves: Moves, *, since: Moves | None = None, known: str = ""
 ) -> Property:
-    """A turn makes at most ``times`` of ``moves``; with ``since``, that many after each of these, itself
+    """A turn makes at most ``times`` of ``moves``; with ``since``, counted again from each of these, itself
     included. ``times``: a number from 0 to 1,000, or the name of a limit. Raises ``TableError``."""
     if not isinstance(times, str) and (isinstance(times, bool) or not 0 <= times <= MOST_TIMES):
         raise TableError(
@@ -408,8 +408,8 @@ MOST_TIMES = 1_000
 
 
 class Monitor:
-    """Monitors the properties of a table over the moves of one turn. ``broken`` are those that do not hold
-    for it, in the order in which they broke; a broken one is no longer monitored."""
+    """Monitors the properties of a table over the moves of one turn. ``broken``: the properties that the turn
+    has broken, in that order; a broken property is no longer monitored."""
 
     def __init__(self, table: Table, turn: Counted) -> None:
         self._table, self._turn = table, turn
@@ -422,8 +422,8 @@ class Monitor:
         return self._sees(row, self._turn)
 
     def replayed(self, steps: Iterable[Step]) -> list[Property]:
-        """Record moves made already, from the start of the turn. Return the properties broken by then. Rows
-        of another version of the table are skipped."""
+        """Record moves already made, from the start of the turn. Return the properties broken so far. Rows of
+        another version of the table are skipped."""
         past, rows = _Past(self._turn), {one.id: one for one in self._table.rows}
         for step in steps:
             past.counts.update((counter, before) for counter, before, _ in step.changes)
@@ -448,7 +448,7 @@ class Monitor:
 def watcher(table: Table, turn: Counted, watch: Watch, steps: Iterable[Step] = ()) -> Watcher | None:
     """Return the check that a runner calls before each move of ``turn``. It logs a line for each property
     that the move breaks; with ``watch="stop"`` it returns the reason to take ``crashed`` instead. ``steps``
-    were made already. ``None`` when there is nothing to watch."""
+    are the moves already made. Return ``None`` when there is nothing to watch."""
     if watch == "off" or not table.properties:
         return None
     monitor = Monitor(table, turn)
@@ -465,7 +465,7 @@ def watcher(table: Table, turn: Counted, watch: Watch, steps: Iterable[Step] = (
 
 @dataclass
 class _Past:
-    """The counters that a turn had at a move of its past."""
+    """The counters of a turn at an earlier move."""
 
     turn: Counted
     counts: dict[str, int] = field(default_factory=dict)
@@ -495,18 +495,18 @@ def _open(guard: Guard, holds: Holds) -> bool:
 # ----------------------------------------------------------------------------------------------------
 # Promises about a value that the turns of a table carry and its rows do not contain, as data.
 #
-# A table counts; it does not see a transcript, a basket or a lock. ``Promises`` describe in small abstract
-# values the state of it at the start of a turn, what a visit of a state may do to it, and what must hold
-# where. They are given to a ``Table`` as ``promises``, and ``fsm-agent verify`` proves them by induction
-# over the table, for every setting (``fsm_agent.fsm.verify.properties``). Tests have to show that the
-# states do what is declared: ``Promises.allowed`` returns what that is.
+# A table counts; it does not see a transcript, a basket or a lock. ``Promises`` describe such a value in
+# small abstract terms: its state at the start of a turn, what a visit of a state may do to it, and what must
+# hold where. A ``Table`` takes them as ``promises``, and ``fsm-agent verify`` proves them by induction over
+# the table, for every setting (``fsm_agent.fsm.verify.properties``). Tests have to show that the states do
+# what is declared: ``Promises.allowed`` returns the permitted results.
 
 
 SAME: Any = ...
 """In a change: the field may keep its value."""
 
 Change = Mapping[str, tuple[Any, ...]]
-"""All values that each changed field may have afterwards; a field that is not named keeps its value."""
+"""All values that each changed field may have afterwards; a field without an entry keeps its value."""
 
 
 def may(**fields: tuple[Any, ...]) -> Change:
@@ -518,8 +518,8 @@ def may(**fields: tuple[Any, ...]) -> Change:
 class VisitChange:
     """What a visit of ``state`` that ends with one of ``events`` may do: one of ``changes``.
 
-    ``events``: none means all events of the state; the visit of the final state ends with ``""``. ``after``:
-    only when the row that led to the state spent one of these counters, is of one of these lines
+    ``events``: empty means all events of the state; the visit of the final state ends with ``""``. ``after``:
+    applies only when the row that led to the state spent one of these counters, is of one of these lines
     (``"State.event"``), or ends the turn with one of these reasons."""
 
     state: str
@@ -530,8 +530,8 @@ class VisitChange:
 
 @dataclass(frozen=True, slots=True)
 class Demand:
-    """What must hold of every value with which ``state`` is entered; with the state ``""``, when the final
-    state has been visited. ``what`` is its description, as the end of "it must be that …"."""
+    """What must hold of every value with which ``state`` is entered, or, for the state ``""``, after the
+    visit of the final state. ``what`` describes it, as the end of "it must be that …"."""
 
     state: str
     what: str
@@ -540,9 +540,9 @@ class Demand:
 
 @dataclass(frozen=True)
 class Promises:
-    """All promises about one value. ``name``: the claim, as a line among the checks. ``starts``:
-    the values with which a turn can begin, frozen dataclasses of one class. The first of ``visits`` that fits
-    counts."""
+    """All promises about one value. ``name``: the claim, as a line among the checks. ``starts``: the values
+    with which a turn can begin, frozen dataclasses of one class. The first matching entry of ``visits``
+    applies."""
 
     name: str
     starts: tuple[Any, ...]
@@ -563,21 +563,21 @@ class Promises:
         )
 
     def words(self, row: Row | None) -> frozenset[str]:
-        """Return the words of ``after`` that are true of a row; none before the first."""
+        """Return the words of ``after`` that are true of a row; empty before the first row."""
         if row is None:
             return frozenset()
         known = frozenset[str]().union(*(one.after for one in self.visits))
         return known & {*row.spends, f"{row.source}.{row.event}", row.exit or ""}
 
     def allowed(self, came: Row | None, state: str, event: str, value: Any) -> frozenset[Any]:
-        """Return the values that a visit may leave; none without a declaration. ``came``: the row
-        that led to the state."""
+        """Return the values that a visit may leave; empty without a declaration. ``came``: the row that led
+        to the state."""
         found = self.visit(self.words(came), state, event)
         return frozenset(results(found, value)) if found else frozenset()
 
 
 def results(visit: VisitChange, value: Any) -> Iterator[Any]:
-    """The values that a visit may make of a value, possibly with repetitions."""
+    """Yield the values that a visit may turn a value into, possibly with repetitions."""
     for change in visit.changes:
         for chosen in product(*change.values()):
             fields = {name: to for name, to in zip(change, chosen, strict=True) if to is not SAME}

@@ -1,4 +1,5 @@
-"""``Runner``: run the generator of a state, perform its requests, let the table choose, write it down.
+"""``Runner``: runs the generator of a state, performs its requests, applies the row that the table chooses,
+and records the move.
 
 Theory of operation
 -------------------
@@ -6,36 +7,36 @@ A turn is a state machine whose states are generators. The runner repeats one cy
 
 1. It calls the function of ``turn.state``. The function is pure: it reads and changes the turn, and yields
    whatever it needs from the world as a request, or as a list of requests to be performed together.
-2. For each request the journal is asked first (``Journal.asked``). It returns replies that are known already
-   and ``UNKNOWN`` for the others, and it returns only when everything that has to survive a crash before the
-   request leaves is on disk: the intent comes before the effect.
+2. For each request it first asks the journal (``Journal.asked``). The journal returns the replies already
+   known and ``UNKNOWN`` for the others. It returns only when everything that has to survive a crash before
+   the request leaves is on disk: the intent comes before the effect.
 3. Unknown requests go through ``perform``, the pipeline of the turn (``Pipeline``, below). The journal
    gets each reply (``Journal.got``), and the generator gets it as the value of its ``yield``.
 4. The generator returns the name of an event. ``Machine`` finds the one row of the table that is open for
-   this event and applies it: counters are reset and spent, the state changes, ``seq`` goes up by one.
-5. The journal writes the move (``Journal.moved``), and the next visit begins.
+   this event and applies it: counters are reset and spent, the state changes, ``seq`` increases by one.
+5. The journal records the move (``Journal.moved``), and the next visit begins.
 
-What holds, and who relies on it:
+Invariants, and what relies on them:
 
 - *Only rows change counters, limits, the state and* ``seq``. The proofs about a table are about its rows, so
-  a state that changed a counter would make them worthless. ``Standing`` remembers these values as a visit
-  begins; a state that changed one has it put back, and the visit ends as ``crashed``.
-- *A visit can be run again.* Because a state is pure, a second run asks for the same things in the same
-  order. A request is known by its place in the visit: ``(seq, ordinal, place)``. Resuming after a crash is
-  nothing but running the interrupted visit again with the recorded replies; no state has code for it.
-- *A request is asked once at a time.* ``_asking`` is set from the ``yield`` until the reply is there, and
-  ``_step`` from the choice of the row until the move is written. A caller that was cancelled in between calls
-  ``step_into`` again and continues there: the generator is not advanced twice, no move is made twice.
+  a state that changed a counter would invalidate them. ``Standing`` records these values when a visit begins;
+  if a state changed one, it is restored, and the visit ends as ``crashed``.
+- *A visit can be run again.* Because a state is pure, a second run makes the same requests in the same order.
+  A request is identified by its place in the visit: ``(seq, ordinal, place)``. Resuming after a crash only
+  means running the interrupted visit again with the recorded replies; no state has code for it.
+- *A request is performed once at a time.* ``_asking`` is set from the ``yield`` until the reply has arrived,
+  and ``_step`` from the choice of the row until the move is recorded. A caller that was cancelled in between
+  calls ``step_into`` again and continues there: the generator is not advanced twice, no move is made twice.
 - *The choice is separate from its application.* ``Machine.choose`` only reads, and ``watch`` may refuse a row
   before it is applied (the properties of a user). A refused row ends the turn by its ``crashed`` row.
-- *A state has three kinds of bugs*: it raises, it reports an event that the table does not have for it, or it
-  changes what belongs to rows. Each is reported as ``crashed``, for which the table of an agent has a row in
-  every state. A table without one raises ``UndeclaredEvent``, and the turn stays where it was.
-- *A reply may come later* (``NotYet``). The journal writes down what the turn waits for, and the turn is
-  suspended: no task, no timer, no process has to survive. Where that cannot be written down, the reply that
-  ``NotYet`` names for this case is taken.
+- *A state has three kinds of bugs*: it raises, it reports an event that the table does not declare for it, or
+  it changes what only rows may change. Each is reported as ``crashed``, for which the table of an agent has a
+  row in every state. A table without one raises ``UndeclaredEvent``, and the turn stays where it was.
+- *A reply may come later* (``NotYet``). The journal records what the turn waits for, and the turn is
+  suspended: no task, no timer, no process has to survive. If that cannot be recorded, the turn continues with
+  the fallback reply of ``NotYet``.
 
-What would break: a state that reads a clock, a file or a random number by itself asks differently in its
+What would break: a state that reads a clock, a file or a random number itself makes different requests in its
 second run, and a recorded reply goes to the wrong request. A ``perform`` that swallows ``CancelledError``
 keeps an interrupted turn alive. A journal that returns from ``asked`` before the intent is safe makes an
 unsafe tool run twice after a crash.
@@ -82,7 +83,8 @@ __all__ = [
 
 
 class Standing(NamedTuple):
-    """What only rows may change, as it was when a visit began: the state, ``seq``, counters and limits."""
+    """The values that only rows may change, as they were when a visit began: the state, ``seq``, counters and
+    limits."""
 
     state: str
     seq: int
@@ -91,15 +93,15 @@ class Standing(NamedTuple):
 
     @classmethod
     def of(cls, turn: RunnableTurn) -> Self:
-        """Read it from the turn."""
+        """Read the values from the turn."""
         return cls(turn.state, turn.seq, turn.counters(), dict(turn.limits))
 
     def put_back(self, turn: RunnableTurn, table: Table) -> str:
-        """Undo what a state may not have changed. Returns it in words, such as ``counter tries from 2 to 0``;
-        empty when there was nothing.
+        """Undo forbidden changes of a state. Return them in words, such as ``counter tries from 2 to 0``;
+        empty when there were none.
 
-        Limits may be given to a turn that has none yet, and that of a ``Counter(exhaustible=True)`` may be
-        lowered to what is counted by the state that the spending row led to."""
+        A state may set the limits of a turn that has none yet. It may lower the limit of a
+        ``Counter(exhaustible=True)`` to the current count if the row that led to it spent the counter."""
         if (turn.state, turn.seq, turn.counters(), turn.limits) == self:  # nearly always; nothing is copied
             return ""
         now = self.of(turn)
@@ -113,7 +115,7 @@ class Standing(NamedTuple):
         return ", ".join((*moved, *counters, *limits))
 
     def _permitted_limits(self, found: dict[str, int], turn: RunnableTurn, table: Table) -> dict[str, int]:
-        """The limits found, with those that may have been changed as they were."""
+        """Return the limits found, with the permitted changes undone."""
         if not self.limits:
             return self.limits
         spent = turn.last_transition.spends if turn.last_transition else ()
@@ -139,15 +141,15 @@ State = Callable[[Any], Generator[Any, Any, str | None]]
 
 
 class Stepping(ABC):
-    """What can be stepped into can be stepped over, and iterated: its moves, one by one."""
+    """Something that can be stepped into or over, and iterated move by move."""
 
     @abstractmethod
     async def step_into(self) -> Exchange | Step | None:
-        """One request and its reply, or the move at the end of the state; ``None`` when the turn has
-        ended."""
+        """Perform one request and return it with its reply, or return the move at the end of the state;
+        ``None`` when the turn has ended."""
 
     async def step(self) -> Step | None:
-        """Run the current state to its end and make one move. ``None`` when the turn has ended."""
+        """Run the current state to its end and make one move. Return ``None`` when the turn has ended."""
         while True:
             happened = await self.step_into()
             if not isinstance(happened, Exchange):
@@ -159,14 +161,14 @@ class Stepping(ABC):
 
 
 class Runner(Stepping):
-    """One turn, moved step by step. ``watch`` is asked before each move, and may refuse it: then the turn
-    ends by its ``crashed`` row. ``machine``, ``states``, ``perform`` and ``journal`` are what it was
-    made with, so that a debugger can run the same turn at a gate.
+    """Runs one turn step by step. ``watch`` is called before each move and may refuse it: then the turn ends
+    by its ``crashed`` row. ``machine``, ``states``, ``perform`` and ``journal`` are the constructor's
+    arguments, public so that a debugger can run the same turn at a gate.
 
-    ``bugs``: exceptions of states, and of what performs their requests, that it adds to.
+    ``bugs`` collects exceptions of states and of the handlers of their requests.
 
-    ``suspended``: a reply comes later (``NotYet``), so this runner does nothing any more; the turn is resumed
-    by another one when the reply is there."""
+    ``suspended``: a reply comes later (``NotYet``), so this runner stops for good; another runner resumes the
+    turn when the reply has arrived."""
 
     def __init__(
         self,
@@ -184,21 +186,21 @@ class Runner(Stepping):
         self.journal, self.watch = journal, watch
         self._visit: Generator[Any, Any, str | None] | None = None
         self._asking: Any = None
-        self._step: Step | None = None  # made, and not known to be journalled
+        self._step: Step | None = None  # made, but perhaps not recorded yet
         self._reply: Any = None
         self._ordinal = 0
         self._entered = 0.0
         self._standing = Standing.of(turn)
 
     async def step_into(self) -> Exchange | Step | None:
-        """One request and its reply, or the move at the end of the state; ``None`` when the turn has
-        ended, or is suspended."""
+        """Perform one request and return it with its reply, or return the move at the end of the state;
+        ``None`` when the turn has ended or is suspended."""
         over = self.ended or self.suspended
         if over:
             return None
         if self._step is not None:
             return await self._write_step(self._step)
-        if self._asking is None:  # else the caller was cancelled while this was performed
+        if self._asking is None:  # otherwise the caller was cancelled during the request
             try:
                 self._asking = (self._visit or self._begun_visit()).send(self._reply)
             except StopIteration as stop:
@@ -212,7 +214,7 @@ class Runner(Stepping):
             if together:
                 reply: Any = await self._perform_together(exchange, known)
             elif (reply := known[0]) is UNKNOWN:
-                # as in ``_perform_one``, without another frame for the usual case
+                # inlines ``_perform_one`` to save a stack frame in the usual case
                 began = time.perf_counter()
                 reply = await self.perform(asked)
                 if isinstance(reply, NotYet):
@@ -230,7 +232,7 @@ class Runner(Stepping):
         return Exchange(exchange.seq, exchange.state, exchange.ordinal, asked, reply)
 
     def _begun_visit(self) -> Generator[Any, Any, str | None]:
-        """The visit of the state that the turn is in now."""
+        """Begin a visit of the turn's current state."""
         self._standing, self._entered = Standing.of(self.turn), time.perf_counter()
         visit: Any = self.states[self.turn.state](self.turn)
         if isinstance(visit, Generator):
@@ -242,7 +244,7 @@ class Runner(Stepping):
         )
 
     async def _perform_together(self, exchange: Exchange, known: Sequence[Any]) -> list[Any]:
-        """The requests of a list run at the same time; a reply that is known is not asked for again."""
+        """Perform the requests of a list concurrently, except those whose reply is known."""
         if len(known) == 1:
             return [await self._perform_one(exchange, 0, known[0])]
         try:
@@ -268,8 +270,7 @@ class Runner(Stepping):
         return reply
 
     async def _put_off(self, exchange: Exchange, place: int, request: Any, later: NotYet) -> Any:
-        """Suspend the turn until the reply comes, or return the one in its place when that cannot be written
-        down."""
+        """Suspend the turn until the reply comes, or return the fallback reply if that cannot be recorded."""
         if await self.journal.later(exchange, place, later):
             self.suspended = True
             return later
@@ -332,14 +333,14 @@ class Runner(Stepping):
         return self.machine.advance(self.turn, CRASHED)
 
     async def _write_step(self, step: Step) -> Step:
-        """The move, journalled; again, when that failed or was cancelled."""
+        """Record the move; called again if that failed or was cancelled."""
         await self.journal.moved(step)
         self._step = None
         return step
 
 
 async def drive(visit: Generator[Any, Any, str | None], perform: Perform) -> str | None:
-    """Run one state outside of a turn; the event that it reports."""
+    """Run one state outside of a turn and return the event that it reports."""
     reply: Any = None
     while True:
         try:
@@ -354,9 +355,9 @@ async def drive(visit: Generator[Any, Any, str | None], perform: Perform) -> str
 #
 # A state yields a request; the runner asks the journal whether the reply is known, and hands the request to
 # the turn's pipeline if it is not. A pipeline is a list of layers around one handler for each type of
-# request. A layer is a coroutine function ``around(request, turn, call_next)``: it may look at the request,
-# pass on another one, change the reply, or answer in the place of everything below it. The first of the list
-# is outermost.
+# request. A layer is a coroutine function ``around(request, turn, call_next)``: it may inspect the request,
+# replace it, change the reply, or answer instead of everything below it. The first layer of the list is
+# outermost.
 #
 #     >>> print(pipeline)
 #     1. telemetry: every request
@@ -364,37 +365,35 @@ async def drive(visit: Generator[Any, Any, str | None], perform: Perform) -> str
 #     3. debugger: every request
 #     4. handler
 #
-# A layer that cares for a few types of requests names them. The way of a type is composed when its first
-# request comes, out of the layers that care for it, and looked up from then on: a request that no layer cares
-# for costs one look into a dict, and ``Pipeline`` itself leaves no frame on the stack of what it performs.
+# A layer for a few types of requests names them. The path of a type is composed from the layers that handle
+# it when its first request comes, and cached: a request without layers costs one dict lookup, and
+# ``Pipeline`` itself adds no frame to the stack.
 #
-# Layers may come and go while the turn runs, such as that of a debugger; the next request goes the new way.
-# The place of a layer is fixed by who composes the list: ``put`` takes the place of the layer of the same
-# name.
+# Layers, such as a debugger's, may come and go while the turn runs; the next request takes the new path. The
+# place of a layer is fixed when the list is composed: ``put`` replaces the layer of the same name.
 #
-# The journal is no layer. It is asked once for all requests that a state yields together, so that one write
-# to the disk covers their intents, and it knows a request by its place in the visit, which a layer does not
-# see.
-# (Why: decision 113.)
+# The journal is not a layer. It is asked once for all requests that a state yields together, so that one
+# write to the disk covers their intents, and it identifies a request by its place in the visit, which a layer
+# does not see. (Why: decision 113.)
 
 
 Perform = Callable[[Any], Awaitable[Any]]
-"""Takes a request; what it returns is awaited for the reply."""
+"""Takes a request and returns an awaitable of the reply."""
 Around = Callable[[Any, Any, Perform], Awaitable[Any]]
 """``async def around(request, turn, call_next)``."""
 
 
 @dataclass(frozen=True, slots=True)
 class Layer:
-    """``requests``: the types of requests that it is for, as a collection or as a function that knows them,
-    which is named in the list; ``None`` for all."""
+    """``requests``: the types of requests that the layer handles, as a collection or as a predicate, whose
+    name ``str()`` shows; ``None`` for all."""
 
     name: str
     around: Around
     requests: Collection[type] | Callable[[type], bool] | None = None
 
     def cares_for(self, kind: type) -> bool:
-        """Is the layer for requests of this type?"""
+        """Return whether the layer handles requests of this type."""
         if self.requests is None:
             return True
         return self.requests(kind) if callable(self.requests) else kind in self.requests
@@ -408,8 +407,8 @@ class Layer:
 
 
 class Pipeline:
-    """The layers of one turn around what performs its requests. ``handler_of`` returns the handler for a type
-    of requests, and raises ``LookupError`` for a type that nothing handles."""
+    """The layers of one turn around its handlers. ``handler_of`` returns the handler for a type of requests,
+    and raises ``LookupError`` for a type without one."""
 
     def __init__(
         self, turn: Any, handler_of: Callable[[type], Perform], layers: Sequence[Layer] = ()
@@ -423,8 +422,7 @@ class Pipeline:
         return (way or self._compose(kind))(request)
 
     def put(self, layer: Layer) -> None:
-        """Let ``layer`` take the place of the one of its name; the next request goes by way of it. Safe from
-        any thread."""
+        """Replace the layer of the same name; takes effect with the next request. Safe from any thread."""
         self.layers = tuple(layer if one.name == layer.name else one for one in self.layers)
         self._ways = {}
 
@@ -433,13 +431,13 @@ class Pipeline:
         for layer in reversed(self.layers):
             if layer.cares_for(kind):
                 way = _inside(layer.around, self._turn, way)
-        ways[kind] = way  # of before ``put`` emptied them, if it did meanwhile
+        ways[kind] = way  # if ``put`` cleared the cache meanwhile, this fills the old one
         return way
 
     def _handler(self, kind: type) -> Perform:
         try:
             return self._handler_of(kind)
-        except LookupError:  # a layer may answer it; else the error is raised
+        except LookupError:  # a layer may answer it; otherwise the error is raised
             return lambda request: self._handler_of(kind)(request)
 
     def __str__(self) -> str:
@@ -448,7 +446,7 @@ class Pipeline:
 
 
 def _inside(around: Around, turn: Any, call_next: Perform) -> Perform:
-    def perform(request: Any) -> Awaitable[Any]:  # returns what is awaited: no frame stays of it
+    def perform(request: Any) -> Awaitable[Any]:  # returns the awaitable itself, so no frame remains
         return around(request, turn, call_next)
 
     return perform

@@ -1,9 +1,9 @@
 """The language in which a transition table is written, and its expansion to plain rows.
 
 A table is read as **decision lists**: for each (state, event) an ordered list of *rungs*; the first rung
-whose budget is left is taken. A rung is named once and says where it leads, which counters it spends and
-which it resets. ``Table`` expands each list to **rows** whose guards exclude each other, and everything else
-(machine, proofs, diagrams, recorded guards, debugger) works on those rows only.
+whose budget is left is taken. A rung is defined once, with its destination, the counters that it spends and
+those that it resets. ``Table`` expands each list to **rows** whose guards exclude each other, and everything
+else (machine, proofs, diagrams, recorded guards, debugger) works on those rows only.
 
 Guards are expression objects over counters and limits, never lambdas, so that the same object is evaluated,
 printed as words ("no retries left"), proved and drawn. They read a turn through two methods:
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 class Counted(Protocol):
-    """The part of a turn that a guard may read: its counters and their limits."""
+    """The part of a turn that guards read: its counters and their limits."""
 
     def count(self, counter: str) -> int: ...
     def limit(self, name: str) -> int: ...
@@ -50,7 +50,7 @@ class Guard(ABC):
     @property
     @abstractmethod
     def label(self) -> str:
-        """Return the guard as words."""
+        """The guard in words."""
 
     @abstractmethod
     def holds(self, turn: Counted) -> bool:
@@ -58,7 +58,7 @@ class Guard(ABC):
 
     @abstractmethod
     def atoms(self) -> Iterator[Below]:
-        """Every comparison in the expression, in reading order, repetitions included."""
+        """Yield every comparison in the expression, in reading order, repetitions included."""
 
     @abstractmethod
     def __invert__(self) -> Guard:
@@ -70,7 +70,7 @@ class Guard(ABC):
 
 @dataclass(frozen=True, slots=True)
 class Below(Guard):
-    """``count(counter) < limit(limit)``; the only comparison of the language. ``yes``/``no`` are its two
+    """``count(counter) < limit(limit)``; the only comparison of the language. ``yes`` and ``no`` are its two
     wordings."""
 
     counter: str
@@ -114,7 +114,7 @@ class Spent(Guard):
 
 @dataclass(frozen=True, slots=True)
 class AllOf(Guard):
-    """Every part holds. No part at all: always true."""
+    """True if every part holds; always true without parts."""
 
     parts: tuple[Guard, ...] = ()
 
@@ -135,7 +135,7 @@ class AllOf(Guard):
 
 @dataclass(frozen=True, slots=True)
 class AnyOf(Guard):
-    """At least one part holds. No part at all: never true."""
+    """True if at least one part holds; never true without parts."""
 
     parts: tuple[Guard, ...] = ()
 
@@ -159,7 +159,8 @@ NEVER = AnyOf()
 
 
 def all_of(parts: Iterable[Guard]) -> Guard:
-    """Conjunction, flattened and without repetitions; clauses that a part already decides are dropped."""
+    """Build a conjunction, flattened and without repetitions; clauses that a part already decides are
+    dropped."""
     flat: list[Guard] = []
     for part in parts:
         for item in part.parts if isinstance(part, AllOf) else (part,):
@@ -180,7 +181,7 @@ def all_of(parts: Iterable[Guard]) -> Guard:
 
 
 def any_of(parts: Iterable[Guard]) -> Guard:
-    """Disjunction, flattened and without repetitions."""
+    """Build a disjunction, flattened and without repetitions."""
     flat: list[Guard] = []
     for part in parts:
         for item in part.parts if isinstance(part, AnyOf) else (part,):
@@ -192,7 +193,8 @@ def any_of(parts: Iterable[Guard]) -> Guard:
 
 
 def left(counter: str, limit: str | None = None, *, yes: str | None = None, no: str | None = None) -> Below:
-    """``counter`` is still below ``limit`` (by default the limit with the counter's own name)."""
+    """Return the guard that ``counter`` is below ``limit`` (by default the limit of the counter's own
+    name)."""
     noun = counter.replace("_", " ")
     if limit is not None and limit != counter:
         noun += f" ({limit.replace('_', ' ')})"
@@ -221,7 +223,7 @@ class Counter:
 
 @dataclass(frozen=True, slots=True)
 class Rung:
-    """One remedy: where it leads, what it needs, what it spends, what it resets. ``exit`` names the exit
+    """One remedy: its destination, its guard, the counters that it spends and resets. ``exit`` is the exit
     reason of a rung that leads to the final state."""
 
     name: str
@@ -234,8 +236,8 @@ class Rung:
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """One line of the table: in ``source``, on ``event``, take the first rung that is open. ``resets`` are
-    applied by every rung of the line that does not end the turn."""
+    """One line of the table: in ``source``, on ``event``, take the first rung that is open. Every rung of the
+    line that does not end the turn applies ``resets``."""
 
     source: str
     event: str
@@ -280,7 +282,7 @@ class Inner:
 
     @property
     def label(self) -> str:
-        """Return it in words: ``review × chapters``."""
+        """The inner turns in words: ``review × chapters``."""
         return " and ".join(table.name for table in self.tables) + (f" × {self.most}" if self.most else "")
 
 
@@ -340,12 +342,12 @@ class Table:
 
     @property
     def initial(self) -> str:
-        """Return the state in which a turn begins."""
+        """The state in which a turn begins."""
         return self.states[0]
 
     @property
     def is_macro(self) -> frozenset[str]:
-        """Events that every state but the final one has."""
+        """The events that every state but the final one declares."""
         return frozenset(event for event, _ in self.macros)
 
     @property
@@ -355,20 +357,19 @@ class Table:
 
     @property
     def within(self) -> Mapping[str, Table]:
-        """The tables that its states run, at any depth, by name; inner ones before the tables that run
-        them."""
+        """The tables that its states run, at any depth, by name; inner tables precede those that run them."""
         found: dict[str, Table] = {}
         for table in (table for inner in self.inner.values() for table in inner.tables):
             found |= {**table.within, table.name: table}
         return found
 
     def events(self, state: str) -> tuple[str, ...]:
-        """The alphabet that ``state`` declares, macros last."""
+        """Return the events that ``state`` declares, macros last."""
         return tuple(event for source, event in self.by_event if source == state)
 
     def joined(self, state: str, exits: Iterable[str | None]) -> str:
-        """The event of a state whose inner turns ended with these exits: the first in the order of lines,
-        macros first; without any turn, the last line."""
+        """Return the event of a state whose inner turns ended with these exits: the first in the order of
+        lines, macros first; without any turn, the last line."""
         ended, possible = set(exits), self.inner[state].exits
         events = sorted(self.events(state), key=lambda event: event not in self.is_macro)
         return next((e for e in events if e in ended), [e for e in events if e in possible][-1])
@@ -401,24 +402,24 @@ class Table:
 
 
 def go(state: str) -> Rung:
-    """An unconditional move."""
+    """Return an unconditional move."""
     return Rung(f"→ {state}", state)
 
 
 def end(exit_reason: str, final: str = "Finalize", *, when: Guard = ALWAYS) -> Rung:
-    """The end of the turn, with its exit reason."""
+    """Return a rung that ends the turn with this exit reason."""
     return Rung(f"⇥ {exit_reason}", final, needs=when, exit=exit_reason)
 
 
 def runs(*tables: Table, most: str = "") -> Inner:
-    """What a state runs: ``inner={"Review": runs(REVIEW)}``; see ``Inner``."""
+    """Declare the tables that a state runs: ``inner={"Review": runs(REVIEW)}``; see ``Inner``."""
     return Inner(tables, most)
 
 
 def on(
     event: str, *ladder: Rung, resets: Iterable[str] = (), why: str
 ) -> tuple[str, tuple[Rung, ...], tuple[str, ...], str]:
-    """One line inside a state's part of the table; see ``lines_of``."""
+    """Return one line inside a state's part of the table; see ``lines_of``."""
     return event, ladder, tuple(resets), why
 
 

@@ -1,9 +1,9 @@
-"""The codec of values in types of the user's own: what a ``Workflow`` turn, its requests and its replies
-hold.
+"""Codecs for values of the user's own types: the contents of a ``Workflow`` turn, its requests and its
+replies.
 
-A codec is made once for an annotation, with those of all types inside, so a type that cannot be stored is
-refused before anything runs (``NoCodec``). ``encode`` checks what it writes: a value is exactly of the type
-that its annotation names, or it is refused (``Unstorable``) with the path to it. So what is read back is
+A codec is built once per annotation, together with those of all types inside, so a type that cannot be stored
+is refused before anything runs (``NoCodec``). ``encode`` checks each value: a value is exactly of the type
+that its annotation names, or it is refused (``Unstorable``) with the path to it. So a value read back is
 equal and of the same type, and nothing is ever written as its ``repr``.
 
 - None, bool, int, float and str are themselves; numbers that JSON cannot write (inf, nan, an int of over
@@ -16,8 +16,8 @@ equal and of the same type, and nothing is ever written as its ``repr``.
 - Any other class that pydantic has a JSON schema for goes through its ``TypeAdapter``; each value is read
   back at once, and refused if it has changed.
 
-``fsm_agent.fsm.codec`` stores what the engine itself defines, in the same form. It checks nothing, because it
-writes every move of an agent. (Why: decision 27.)
+``fsm_agent.fsm.codec`` stores the engine's own types in the same form. It checks nothing, because it writes
+every move of an agent. (Why: decision 27.)
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ _KNOWN: dict[Any, Codec] = {}
 
 
 def codec_of(annotation: Any) -> Codec:
-    """The codec of a resolved annotation. Raises ``NoCodec`` for one that cannot be stored."""
+    """Return the codec of a resolved annotation. Raises ``NoCodec`` if it cannot be stored."""
     try:
         hash(annotation)
     except TypeError:  # its metadata cannot be hashed, and does not matter here
@@ -104,7 +104,8 @@ def codec_of(annotation: Any) -> Codec:
     with _LOCK:
         if (known := _KNOWN.get(annotation)) is not None:
             return known
-        # A type may contain itself: the inner use gets this codec, which is complete when it is called.
+        # A type may contain itself: the inner use gets this codec, which is complete by the time it is
+        # called.
         made: list[Codec] = []
         size = len(_KNOWN)
         _KNOWN[annotation] = Codec(
@@ -113,7 +114,7 @@ def codec_of(annotation: Any) -> Codec:
         try:
             made.append(_made(annotation))
         except BaseException:
-            while len(_KNOWN) > size:  # those that were made meanwhile may contain it
+            while len(_KNOWN) > size:  # codecs built meanwhile may contain it
                 _KNOWN.popitem()
             raise
         _KNOWN[annotation] = made[0]
@@ -184,7 +185,7 @@ def _another_name(annotation: Any, origin: Any, arguments: tuple[Any, ...]) -> t
 
 
 def _resolve_alias(alias: Any) -> Any:
-    """Resolve an alias, whose value may be written as a text."""
+    """Resolve an alias, whose value may be written as a string."""
     names = types.SimpleNamespace(__annotations__={"it": alias.__value__})
     return typing.get_type_hints(names, vars(sys.modules[alias.__module__]))["it"]
 
@@ -250,7 +251,7 @@ def _of_deque(kind: type, arguments: tuple[Any, ...]) -> Codec:
 
 
 def _of_mapping(kind: type, arguments: tuple[Any, ...]) -> Codec:
-    """Keys that are not texts are written as JSON text."""
+    """Keys that are not strings are written as JSON text."""
     if kind is collections.Counter:
         arguments = (*arguments, int)
     keys, values = (codec_of(one) for one in (arguments if len(arguments) == 2 else (str, Any)))
@@ -266,7 +267,7 @@ def _of_mapping(kind: type, arguments: tuple[Any, ...]) -> Codec:
 
 
 def _of_either(*kinds: Any) -> Callable[[type, tuple[Any, ...]], Codec]:
-    """An abstract container: any of these."""
+    """Return a function that builds the codec of an abstract container: any of these."""
 
     def made(kind: type, arguments: tuple[Any, ...]) -> Codec:
         item = arguments[0] if arguments else Any
@@ -277,7 +278,7 @@ def _of_either(*kinds: Any) -> Callable[[type, tuple[Any, ...]], Codec]:
 
 
 def _of_sequence(kind: type, arguments: tuple[Any, ...]) -> Codec:
-    """A tuple has the plain form; a list is marked as one."""
+    """Encode a tuple in the plain form, and mark a list as one."""
     either = _of_either(list, tuple)(kind, arguments)
     rows = _of_items(tuple, arguments)
 
@@ -350,7 +351,7 @@ def _of_union(annotation: Any, members: tuple[Any, ...]) -> Codec:
 
 
 def is_flat(annotation: Any) -> bool:
-    """Is it a dataclass whose fields may be stored beside ``"is"``?"""
+    """Return whether this is a dataclass whose fields may be stored beside ``"is"``."""
     kind = typing.get_origin(annotation) or annotation
     if not (isinstance(kind, type) and dataclasses.is_dataclass(kind)) or hasattr(kind, "to_dict"):
         return False
@@ -379,7 +380,7 @@ def _fill_type_variables(hint: Any, given: Mapping[Any, Any]) -> Any:
 
 
 def _type_arguments(annotation: Any) -> Iterator[tuple[type, dict[Any, Any]]]:
-    """The type variables of a class and of its bases, with their values."""
+    """Yield a class and each of its bases with the values of their type variables."""
     kind = typing.get_origin(annotation) or annotation
     given = dict(zip(getattr(kind, "__parameters__", ()), typing.get_args(annotation), strict=False))
     yield kind, given
@@ -390,8 +391,8 @@ def _type_arguments(annotation: Any) -> Iterator[tuple[type, dict[Any, Any]]]:
 
 
 def hints_of(annotation: Any) -> dict[str, Any]:
-    """The annotations of a class by name, its type variables filled in. Raises ``NoCodec`` for an
-    unknown name in them."""
+    """Return the annotations of a class by name, with type variables filled in. Raises ``NoCodec`` if they
+    contain an unknown name."""
     kind = typing.get_origin(annotation) or annotation
     try:
         hints = typing.get_type_hints(kind)
@@ -416,9 +417,8 @@ def _field_codec(kind: type, name: str, hint: Any) -> Codec:
 
 
 def fields_of(annotation: Any) -> tuple[FieldCodec, ...]:
-    """The stored fields of a dataclass and of its parts in order, as in ``fsm_agent.fsm.codec.fields_of``.
-    Raises ``NoCodec``, with its name, for a field that cannot be stored or
-    restored."""
+    """Return the stored fields of a dataclass and its parts in order, as ``fsm_agent.fsm.codec.fields_of``
+    does. Raises ``NoCodec``, with the name of the field, if it cannot be stored or restored."""
     found = _FIELDS.get(annotation)
     if found is None:
         found = _FIELDS[annotation] = tuple(_field_codecs(annotation, ""))
@@ -458,14 +458,14 @@ _reading = functools.cache(operator.attrgetter)
 
 
 def fields_in(value: Any, fields: Iterable[FieldCodec]) -> Iterator[tuple[FieldCodec, Any]]:
-    """The fields of a dataclass and their values; one with ``init=False`` may have none yet."""
+    """Yield the fields of a dataclass and their values; a field with ``init=False`` may have none yet."""
     for field in fields:
         with contextlib.suppress(AttributeError):
             yield field, _reading(field.path)(value)
 
 
 def field_to_json(owner: Any, field: FieldCodec, value: Any) -> Any:
-    """The stored form of one field's value. Raises ``ConfigError`` if it cannot be stored."""
+    """Return the stored form of one field's value. Raises ``ConfigError`` if it cannot be stored."""
     try:
         return field.codec.encode(value)
     except Unstorable as error:
@@ -483,7 +483,7 @@ def field_to_json(owner: Any, field: FieldCodec, value: Any) -> Any:
 
 
 def to_json(value: Any) -> dict[str, Any]:
-    """The stored fields of a dataclass. Raises ``ConfigError`` for a value that cannot be stored."""
+    """Return the stored fields of a dataclass. Raises ``ConfigError`` if a value cannot be stored."""
     return {
         field.name: field_to_json(value, field, found)
         for field, found in fields_in(value, fields_of(type(value)))
@@ -502,8 +502,8 @@ def _of_dataclass(annotation: Any) -> Codec:
 
 
 def from_json(annotation: Any, stored: Mapping[str, Any], **given: Any) -> Any:
-    """Restore a dataclass from its stored fields, ignoring unknown ones. ``given`` are fields that
-    are not stored. ``__post_init__`` is called, and then every stored field gets its stored value."""
+    """Restore a dataclass from its stored fields, ignoring unknown ones. ``given`` are fields that are not
+    stored. ``__post_init__`` runs first; then every stored field gets its stored value."""
     kind = typing.get_origin(annotation) or annotation
     fields = [field for field in fields_of(annotation) if field.name in stored]
     values = {field.path: field.codec.decode(stored[field.name]) for field in fields}
@@ -535,7 +535,7 @@ def _not_in_init(kind: type) -> frozenset[str]:
 
 @functools.cache
 def _is_made_by_its_fields(kind: type) -> bool:
-    """Can the class be called with its fields, without validation by pydantic?"""
+    """Return whether the class can be called with its fields, without validation by pydantic."""
     if hasattr(kind, "__pydantic_validator__"):
         return False
     wanted = {field.name for field in dataclasses.fields(kind) if field.init}
@@ -564,7 +564,7 @@ def _of_typed_dict(annotation: Any) -> Codec:
 
 
 UNSET, EXTRA, PRIVATE = "(unset)", "(extra)", "(private)"
-"""Data of a pydantic model besides its fields, under names that no field can have."""
+"""Keys for the data of a pydantic model besides its fields; no field can have these names."""
 
 
 def _of_model(kind: Any) -> Codec:
@@ -608,14 +608,15 @@ def _of_model(kind: Any) -> Codec:
 
 
 def _fields(codecs: Mapping[str, Codec], values: Mapping[str, Any]) -> dict[str, Any]:
-    """All fields except cached properties."""
+    """Encode all fields; cached properties are skipped."""
     return {
         name: at_place(codecs[name], f".{name}", value) for name, value in values.items() if name in codecs
     }
 
 
 def _of_other(annotation: Any) -> Codec:
-    """Any other type with a JSON schema in pydantic: addresses, patterns, classes with a schema."""
+    """Return the codec of any other type with a JSON schema in pydantic: addresses, patterns, classes with a
+    schema."""
     import pydantic
 
     hidden = hasattr(annotation, "get_secret_value")  # it would be written as asterisks

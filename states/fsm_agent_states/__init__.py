@@ -1,4 +1,4 @@
-"""What this agent's turn does: the transition table, ``TurnState``, and one short file for each of the eight
+"""The turn of this agent: the transition table, ``TurnState``, and one short file for each of the eight
 states.
 
 Nothing here touches the network, the disk, a clock or a random generator. A state is a generator that yields

@@ -30,7 +30,7 @@ Event = Literal[
 
 
 def build_messages(turn: TurnState) -> Asks[Event]:
-    """Reports ``built`` or ``oversized``; or why no request can go out."""
+    """Report ``built`` or ``oversized``, or the reason why no request can be sent."""
     call, opens = turn.call, facts.opens_iteration(turn)
     signals = yield from check_signals(turn, CheckSignals(charge=opens))
     call.prepaid = call.prepaid or (opens and not signals.starved)
@@ -68,7 +68,7 @@ def build_messages(turn: TurnState) -> Asks[Event]:
 
 
 def compose(turn: TurnState) -> ModelRequest:
-    """The request as a pure function of history, runtime and what is said around the history."""
+    """Compose the request, as a pure function of the history, the runtime and the text around the history."""
     setup, recovery, toolless = turn.setup, turn.recovery, facts.toolless(turn)
     scaffold = (*recovery.scaffold, last_word(turn)) if toolless else recovery.scaffold
     prompt, ephemeral = prompt_for(turn), ephemeral_for(turn)
@@ -109,13 +109,13 @@ def compose(turn: TurnState) -> ModelRequest:
 
 
 def rename_cap(runtime: Runtime) -> Runtime:
-    """The runtime of a model that knows the cap on output by its other name."""
+    """Return the runtime for a model that uses the other name of the output cap."""
     long = runtime.output_key == "max_completion_tokens"
     return replace(runtime, output_key="max_tokens" if long else "max_completion_tokens")
 
 
 def recompose(turn: TurnState) -> None:
-    """Make the body of the request again that was about to go out: it follows from the rest, so none is
+    """Compose the body of the pending request again: it is derived from the rest of the turn, so it is not
     stored."""
     if turn.call.request is not None and turn.state in ("CallLLM", "ClassifyError"):
         turn.call.request = replace(turn.call.request, body=compose(turn).body)

@@ -1,4 +1,5 @@
-"""CallLLM: one attempt, then the triage of what came back. Every reply is accounted before it is judged."""
+"""CallLLM: one attempt, then the triage of the reply. The cost of every reply is recorded before it is
+judged."""
 
 from __future__ import annotations
 
@@ -31,8 +32,8 @@ Event = Literal[ReplyKind, "invalid_output", "blocked", "error", "lost", "cancel
 
 
 def call_llm(turn: TurnState) -> Asks[Event]:
-    """Reports what kind of reply came, ``error``, ``lost``, or ``cancelled``; ``invalid_output`` or
-    ``blocked`` when it is no answer to be let out."""
+    """Report the kind of the reply, ``error``, ``lost``, or ``cancelled``; ``invalid_output`` or ``blocked``
+    when it may not become the answer."""
     request, draft, issuer = turn.call.take_request(), turn.draft, issuer_of(turn.setup.runtime)
     attempt: CallModel | ModelReply | Failure = yield from _show_hooks(turn, request)
     reply: ModelReply | Failure | Cancelled
@@ -84,7 +85,7 @@ def call_llm(turn: TurnState) -> Asks[Event]:
 
 
 def _show_hooks(turn: TurnState, request: ModelRequest) -> Asks[CallModel | ModelReply | Failure]:
-    """The attempt as the user's hooks made it, or the reply that one of them gives in its place."""
+    """Return the attempt as changed by the user's hooks, or the reply that a hook supplies instead."""
     if turn.setup.checks.requests:
         shown: RequestChanged = yield ShowRequest(request, turn.count("retries") + 1)
         if shown.blocked:
@@ -104,8 +105,8 @@ def _show_hooks(turn: TurnState, request: ModelRequest) -> Asks[CallModel | Mode
 
 
 def _read(turn: TurnState, reply: ModelReply, request: ModelRequest) -> Asks[None]:
-    """A real count of prompt tokens replaces the estimate from here on, and says whether the last compaction
-    helped."""
+    """Use the provider's count of prompt tokens instead of the estimate from here on, and judge by it whether
+    the last compaction helped."""
     turn.draft.needs_break = False
     turn.accounting.mute(False)
     if reply.usage is None or not reply.usage.prompt:
@@ -120,7 +121,7 @@ def _read(turn: TurnState, reply: ModelReply, request: ModelRequest) -> Asks[Non
 
 
 def _let_out(turn: TurnState, checked: AnswerChecked) -> None:
-    """The text may be the answer, perhaps with changes."""
+    """Accept the text as a possible answer, perhaps with a guardrail's changes."""
     if checked.text is not None:
         turn.draft.fragments = []
         turn.call.reword(checked.text)

@@ -1,6 +1,6 @@
-"""ClassifyError: from a failure to the family of its remedies. The table holds the order of the remedies."""
+"""ClassifyError: map a failure to the family of its remedies. The table holds the order of the remedies."""
 
-# A smaller window is believed, but is not progress. A refusal that names a smaller window is believed.
+# A smaller window is believed, but is not progress. If a refusal names a smaller window, the turn adopts it.
 # Sending the same request again cannot succeed, so progress requires a request that is at least 5 % smaller.
 
 # A killed stream keeps the visible text. When the watchdog kills a stream after visible text, the text is
@@ -25,14 +25,15 @@ Family = Literal[
     "repairable", "bad_key", "key_limited", "limited", "overloaded", "unreachable", "server_error",
     "overflow", "outgrown", "rejected", "refused", "fatal", "cap_unknown", "compression_off", "crashed",
 ]  # fmt: skip
-"""Of failures by their remedies; for a bug of ours it is the event that every state has for one."""
+"""Families of failures, by remedy; ``crashed`` is the event that every state has for a bug of ours."""
 Event = Literal[Family, "summary_failed", "capped", "cancelled"]
 
 SPENT = ("usage limit", "usage_limit")
-"""Words of a rate limit that no short wait lifts: another key is used at once, as after a bill (CRED-02)."""
+"""Words of a rate limit that no short wait lifts: another key is used at once, as after a billing error
+(CRED-02)."""
 
 TIER_WINDOW = 200_000
-"""Tokens that an account without the long-context tier may send; believed for the turn, not saved."""
+"""Tokens that an account without the long-context tier may send; adopted for the turn, not saved."""
 
 FAMILIES: Mapping[str, Family] = {
     "content_policy": "refused",
@@ -46,11 +47,11 @@ FAMILIES: Mapping[str, Family] = {
     "provider_policy_blocked": "fatal",
     "local_bug": "crashed",
 }
-"""Error classes whose remedies depend on nothing else. What is in no table is ``rejected``."""
+"""Error classes whose remedies depend on nothing else. A class without any rule is ``rejected``."""
 
 
 def classify_error(turn: TurnState) -> Asks[Event]:
-    """Reports the family of the failure, ``summary_failed``, ``capped``, or ``cancelled``."""
+    """Report the family of the failure, ``summary_failed``, ``capped``, or ``cancelled``."""
     failure = turn.recovery.failure
     assert failure is not None, "ClassifyError is entered with a failure"
     if (yield from check_signals(turn)).interrupted:
@@ -70,7 +71,7 @@ def _size(turn: TurnState) -> Size:
 
 
 def family(turn: TurnState, failure: Failure, name: str) -> Family:
-    """The event of one error class, given what could still be done about it."""
+    """Return the event of one error class, given the remedies that are still possible."""
     if name in FAMILIES:
         return FAMILIES[name]
     if repair := repair_for(turn, failure, name):

@@ -1,9 +1,9 @@
-"""Compress: make the conversation shorter, or say that it cannot be done. Progress is a fact, never assumed.
+"""Compress: shorten the conversation, or report that it cannot be done. Progress is measured, never assumed.
 
-A compaction that we wish for protects what the settings say. When the provider has refused the request and no
-wider model is next, it protects less and less (``fsm_agent.conversation.compaction.plan``), as far as the
-refusal asks for, and the last time that the call block allows as far as it goes: only system prompt, tools
-and the newest request that do not fit alone end the turn.
+A proactive compaction protects what the settings say. When the provider has refused the request and no wider
+model is next, it protects less and less (``fsm_agent.conversation.compaction.plan``), as far as the refusal
+requires; the last one that the call block allows cuts as much as it can. The turn ends only if system prompt,
+tools and the newest request alone do not fit.
 """
 
 # Prune first, summarize if needed. Pruning comes first. A summary follows only if pruning is not enough, and
@@ -44,9 +44,9 @@ Event = Literal[
 
 
 def compress(turn: TurnState) -> Asks[Event]:
-    """Reports ``unsummarized`` when a summary is needed, or the model that was asked gave none (``lost``: its
-    process ended; ``unaffordable``: a limit forbids to ask); ``compressed``; else ``unchanged`` when it was
-    only our wish, ``stuck`` or ``outgrown`` when forced."""
+    """Report ``unsummarized`` when a summary is needed, or when the model that was asked gave none (``lost``:
+    its process ended; ``unaffordable``: a limit forbids the request); ``compressed``; otherwise ``unchanged``
+    for a proactive compaction, ``stuck`` or ``outgrown`` for a forced one."""
     begins = not (facts.asks_summary(turn) or facts.goes_without_model(turn))
     if begins:
         signals = yield from check_signals(turn)

@@ -1,5 +1,5 @@
-"""EmptyRecovery: a reply without visible text and without a call. Says what kind of blank it is; the ladder
-is the table's."""
+"""EmptyRecovery: handle a reply without visible text and without a call. It reports the kind of blank reply;
+the table has the ladder."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Event = Literal["streamed", "prior", "after_tools", "thought_after_tools", "thou
 
 
 def empty_recovery(turn: TurnState) -> Asks[Event]:
-    """Reports ``streamed``, ``prior``, or what the blank came after. Looks at rows of this turn only."""
+    """Report ``streamed``, ``prior``, or what the blank reply followed. Reads only rows of this turn."""
     if (yield from check_signals(turn)).interrupted:
         return "cancelled"
     turn.recovery.classify("empty_reply")

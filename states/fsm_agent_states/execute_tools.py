@@ -1,4 +1,4 @@
-"""ExecuteTools: judge the calls of a reply, run them in safe order, give each its result."""
+"""ExecuteTools: check the calls of a reply, run them in safe order, give each its result."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ SKIPPED = "not run: another call of the same reply could not be used"
 
 
 def execute_tools(turn: TurnState) -> Asks[Event]:
-    """Reports ``done`` when every call has its result, or what was wrong with the calls."""
+    """Report ``done`` when every call has its result, or what was wrong with the calls."""
     reply = turn.call.reply
     assert reply is not None, "ExecuteTools is entered with a reply"
     taken = reply.tool_calls[: turn.settings.tool.max_calls]
@@ -59,7 +59,7 @@ def execute_tools(turn: TurnState) -> Asks[Event]:
 
 
 def _answer_all(turn: TurnState, calls: Sequence[Checked]) -> Asks[None]:
-    """Tell the model what was wrong with its calls; nothing runs."""
+    """Tell the model what was wrong with its calls; run nothing."""
     for item in calls:
         if item.outcome is None:
             item.answer(SKIPPED)
@@ -68,7 +68,7 @@ def _answer_all(turn: TurnState, calls: Sequence[Checked]) -> Asks[None]:
 
 
 def _announce(turn: TurnState, calls: Sequence[Checked]) -> Asks[None]:
-    """The assistant row with ALL its calls is stored before anything runs."""
+    """Store the assistant row with ALL its calls before anything runs."""
     assert turn.call.reply is not None
     text = turn.draft.begun + turn.call.visible
     row = Message(

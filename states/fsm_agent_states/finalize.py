@@ -1,4 +1,4 @@
-"""Finalize: the one way out. Decide the text, close the transcript, store, tell, release."""
+"""Finalize: the only exit. Decide the text, close the transcript, store, notify, release."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ NO_RESULT = "no result: a bug of the agent ended the turn first; it is not known
 
 
 def finalize(turn: TurnState) -> Asks[None]:
-    """Has no event: its end is the turn's end. Each step is guarded, so that none can lose the answer."""
+    """Report no event: this visit ends the turn. Each step is guarded, so that none can lose the answer."""
     ending, closed = turn.ending, _close_calls(turn)
     turn.recovery.drop_scaffold()
     signals = yield from check_signals(turn, CheckSignals(take_steer=True))
@@ -43,7 +43,7 @@ def finalize(turn: TurnState) -> Asks[None]:
     if ending.final_response and outcome_of(turn) is not Outcome.INTERRUPTED and (note := footer(turn)):
         if turn.setup.output is None:
             ending.final_response += note
-        else:  # a typed answer holds nothing else
+        else:  # a typed answer contains nothing else
             yield from say(one_line(note))
     _settle_error(turn)
     if withdraws(turn):
@@ -67,8 +67,8 @@ def finalize(turn: TurnState) -> Asks[None]:
 
 
 def _close_calls(turn: TurnState) -> list[Message]:
-    """Results for calls that a bug of ours left without one: a call that is left out is work that the model
-    does not know of."""
+    """Add results for calls that a bug of ours left without one. If such a call were left out, the model
+    would not know of work that was done."""
     rows = [
         Message("tool", NO_RESULT, tool_call_id=call.id, name=call.name)
         for call in unanswered_calls(turn.rows)
@@ -97,7 +97,8 @@ def _transform(turn: TurnState) -> Asks[None]:
 
 
 def _remember(turn: TurnState, spoken: str) -> Asks[None]:
-    """Only what was said to the end: an interrupted or failed turn is not remembered (INT-13)."""
+    """Update the external memory after a completed turn, and start the review and the naming that are due. An
+    interrupted or failed turn is not remembered (INT-13)."""
     asked = next((text_only(row.content) for row in turn.rows if row.role == "user"), "")
     if turn.setup.has_memory and asked.strip():
         yield SyncMemory(asked, spoken)
@@ -110,7 +111,7 @@ def _remember(turn: TurnState, spoken: str) -> Asks[None]:
 
 
 def _keep_request(turn: TurnState) -> Asks[None]:
-    """Save the request of a turn that failed, and say where."""
+    """Save the request of a failed turn, and say where."""
     request = turn.call.request
     if outcome_of(turn) is Outcome.FAILED and request is not None and turn.settings.dump_failed_requests:
         saved: Saved = yield DumpRequest(request)
@@ -119,7 +120,7 @@ def _keep_request(turn: TurnState) -> Asks[None]:
 
 
 def _let_out(turn: TurnState) -> Asks[str]:
-    """What was said, if the guardrails let it out; an answer was shown to them when it came."""
+    """Return the spoken text if the guardrails pass it; they have already seen an answer when it arrived."""
     spoken = spoken_text(turn)
     if not turn.setup.checks.answer or not spoken.strip() or spoken == turn.draft.passed:
         return spoken

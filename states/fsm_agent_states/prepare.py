@@ -23,7 +23,7 @@ Event = Literal["ready", "blocked", "cancelled"]
 
 
 def prepare(turn: TurnState) -> Asks[Event]:
-    """Reports ``ready``; ``blocked`` when a guardrail refuses the message, or ``cancelled`` when an interrupt
+    """Report ``ready``; ``blocked`` when a guardrail refuses the message, or ``cancelled`` when an interrupt
     was already pending: then no request is ever sent."""
     opened: Opened = yield OpenTurn()
     turn.setup.open(opened)
@@ -35,7 +35,7 @@ def prepare(turn: TurnState) -> Asks[Event]:
         stored = turn.supplied_history
         yield ReplaceHistory(stored)
     reports = tuple(Message("user", clean(report)) for report in opened.news)
-    turn.load((*stored, *reports))  # no rows of this turn's own: its first one is the person's message
+    turn.load((*stored, *reports))  # no rows of this turn's own: its first one is the user's message
     turn.append((yield from _user_row(turn)))
     yield Persist((*reports, *turn.rows))
     yield from tell_parts(turn)
@@ -50,8 +50,8 @@ def prepare(turn: TurnState) -> Asks[Event]:
 
 
 def _user_row(turn: TurnState) -> Asks[Message]:
-    """The clean text is stored; what was recalled for it is only sent, in the same bytes on every later
-    turn."""
+    """Build the user's row. The clean text is stored; the text recalled for it is only sent, byte for byte
+    the same on every later turn."""
     row = Message("user", clean_content(turn.user_content))
     checked = yield from check_message(turn, row.text)
     if checked is None:
@@ -67,7 +67,7 @@ def _user_row(turn: TurnState) -> Asks[Message]:
 
 
 def _with_text(content: Any, text: str) -> Any:
-    """The message with another text; what else is in it stays."""
+    """Replace the text of the message; its other parts stay."""
     if isinstance(content, str):
         return text
     return [
@@ -77,7 +77,8 @@ def _with_text(content: Any, text: str) -> Any:
 
 
 def clean_content(content: Any) -> Any:
-    """The user's text as it is stored: valid UTF-8, without leaked memory blocks. Parts are copied."""
+    """Return the user's text in its stored form: valid UTF-8, without leaked memory blocks. Parts are
+    copied."""
     if isinstance(content, str):
         return without_memory_block(clean(content))
     return [

@@ -1,11 +1,11 @@
-"""The kinds of replies that a model gives, each as one declaration: CallLLM's events that are no failures.
+"""The kinds of replies of a model, each as one declaration: CallLLM's events that are not failures.
 
-``REPLIES`` complements the table: the table says where a kind leads and how often, the declaration says the
-rest. From it follow the triage of CallLLM, what a turn keeps of the text, what the model reads before it
+``REPLIES`` complements the table: the table says where a kind leads and how often, the declaration contains
+the rest. From it follow the triage of CallLLM, what a turn keeps of the text, what the model reads before it
 continues, the line for the user, the declared change of the transcript (``fsm_agent_states.logic.shapes``),
 and the answers of the scripted model that plays every row of the table.
 
-What the model reads while recovering goes over the wire only: none of it enters the history or the store.
+What the model reads while recovering is only sent: none of it enters the history or the store.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ ReplyKind = Literal[
 
 @dataclass(frozen=True, slots=True)
 class Received:
-    """A reply, with its text in parts: what is shown, what was thought (reasoning may be in tags within the
+    """A reply, with its text in parts: the visible text, the reasoning (which may be in tags within the
     text), and a tag that was not closed."""
 
     reply: ModelReply
@@ -63,8 +63,8 @@ class ReplyRule:
 
     ``given``: facts that must hold of the turn. ``when``: whether a reply is of this kind then, if no kind
     before it fits. ``keeps``: what becomes of its text. For a kind that the table continues, ``says`` is what
-    the model reads behind the text that it has given; empty: nothing, ``None``: the same request once more;
-    ``tells`` is the line for the user. ``example``: a reply of this kind."""
+    the model reads after its own text; empty: nothing, ``None``: the same request once more; ``tells`` is the
+    line for the user. ``example``: a reply of this kind."""
 
     when: Callable[[TurnState, Received], bool]
     example: ModelReply
@@ -96,8 +96,8 @@ def _drops_a_call(turn: TurnState, got: Received) -> bool:
 
 
 def _is_whole(call: ToolCall, tools: Sequence[ToolSpec]) -> bool:
-    """May a call be trusted although the stream ended without saying so? Only with arguments, or where none
-    are needed."""
+    """Return whether a call can be trusted although the stream ended without a finish reason: only with
+    arguments, or if none are required."""
     parsed = parse(call.arguments)
     if parsed.kind != "ok" or parsed.repaired:
         return False
@@ -112,7 +112,7 @@ _ANNOUNCES = re.compile(
 
 
 def _announces(turn: TurnState, got: Received) -> bool:
-    """An answer of the type that was asked for announces nothing, whatever it speaks of."""
+    """Return whether the reply only announces what it will do; never for a turn with a type of answer."""
     enabled = turn.settings.continuation.acks_enabled
     if enabled is None:
         enabled = turn.setup.runtime.api_mode == "codex_responses"
@@ -124,7 +124,7 @@ def _announces(turn: TurnState, got: Received) -> bool:
 SCRATCHPADS = ("scratchpad", "reasoning_scratchpad")
 
 # In this order: the first that fits names the kind. The budget comes first, because a request without tools
-# has no other outcome; then calls, because text beside them is no answer; then what was cut.
+# has no other outcome; then calls, because text beside them is not an answer; then truncated replies.
 REPLIES: Mapping[ReplyKind, ReplyRule] = {
     "summary": ReplyRule(
         lambda turn, got: got.speaks,
@@ -197,11 +197,12 @@ REPLIES: Mapping[ReplyKind, ReplyRule] = {
 }
 
 CONTINUED: Mapping[str, ReplyRule] = {kind: rule for kind, rule in REPLIES.items() if rule.tells}
-"""Kinds that the table continues, by their events."""
+"""Kinds that the table continues, by event."""
 
 
 def triage(turn: TurnState, got: Received) -> ReplyKind | Failure:
-    """The kind of this reply, or the failure that it is in truth. Looks at no budget and changes nothing."""
+    """Return the kind of this reply, or the failure that it really is. Reads no budget and changes
+    nothing."""
     if failure := _failure_in(turn, got):
         return failure
     for kind, rule in REPLIES.items():
@@ -211,7 +212,8 @@ def triage(turn: TurnState, got: Received) -> ReplyKind | Failure:
 
 
 def _failure_in(turn: TurnState, got: Received) -> Failure | None:
-    """A refusal next to text or calls is a normal reply, and so is what arrived before a connection broke."""
+    """Return the failure in a reply, if any. A refusal beside text or calls is a normal reply, and so is what
+    arrived before a connection broke."""
     reply = got.reply
     if facts.toolless(turn) or got.speaks or reply.tool_calls:
         return None
@@ -225,7 +227,8 @@ def _failure_in(turn: TurnState, got: Received) -> Failure | None:
 
 
 def with_output_tool(reply: ModelReply, tool: str) -> ModelReply:
-    """The reply as text, if it is a whole call of the tool that takes the answer, and of nothing else."""
+    """Return the reply as text, if it is one complete call of the tool that takes the answer, and nothing
+    else."""
     if not tool or reply.cut or reply.finish in (None, "length") or len(reply.tool_calls) != 1:
         return reply
     [call] = reply.tool_calls
@@ -252,7 +255,7 @@ PLACEHOLDER = "(no answer yet)"
 
 
 def scaffold_for(turn: TurnState) -> tuple[Message, ...]:
-    """The rows that the recovery just ordered puts behind the history."""
+    """Return the rows that the ordered recovery puts behind the history."""
     spent, row = turn.spent, turn.last_transition
     if "nudges" in spent:
         return Message("assistant", PLACEHOLDER), Message("user", PROCESS_RESULTS)
@@ -267,7 +270,7 @@ def scaffold_for(turn: TurnState) -> tuple[Message, ...]:
 
 
 def last_word(turn: TurnState) -> Message:
-    """The request of the toolless call."""
+    """Return the user row of the toolless call."""
     return Message("user", LAST_WORD.format(limit=turn.settings.max_iterations))
 
 
@@ -285,7 +288,7 @@ def _continuation(turn: TurnState, rule: ReplyRule) -> tuple[Message, ...]:
 
 
 def _answer_so_far(turn: TurnState, keeps: Keep) -> str:
-    """What the model has said so far of the answer that it is to continue."""
+    """Return the model's text so far of the answer that it is to continue."""
     draft = turn.draft
     match keeps:
         case "held" | "unchecked":

@@ -3,64 +3,64 @@ it.
 
 How to read a line: ``on(event, rung, rung, ...)`` takes the first rung whose budget is left. Rungs are
 defined once, above the table, in four groups: the door to the model, recovery, continuation, blank replies.
-``end(...)`` ends the turn with an exit reason, ``go(...)`` is unconditional. What a kind of reply is, what is
-kept of it, and what the model reads next is declared beside the table, in ``replies.py``.
+``end(...)`` ends the turn with an exit reason, ``go(...)`` is unconditional. The kinds of replies, what is kept
+of them, and what the model reads next are declared beside the table, in ``replies.py``.
 """
 
 # Theory of operation
 #
-# A turn is a state and the counters below; nothing else decides where it goes. A state is a generator: it asks
-# for things, and reports one event, which says what happened and never what to do about it. For the event the
+# A turn is a state and the counters below; nothing else decides where it goes. A state is a generator: it yields
+# requests, and reports one event, which says what happened and never what to do about it. For the event the
 # machine takes the one row that is open, spends and resets the counters of that row, and enters the next state.
 # So the policy of a turn is the order of the rungs in this file, and a reader needs no other file to know it.
 #
-# What holds, why, and what would break without it (`fsm-agent verify` proves the first four for every setting,
-# and names the loop, the hole or the row when a change breaks one):
+# Invariants, the reasons, and what would break without them (`fsm-agent verify` proves the first four for every
+# setting, and names the loop, the hole or the row if a change breaks one):
 #
-# 1. Every turn ends. Each loop in the table spends a counter that no row of that loop gives back. Counters grow
-#    or are reset, they never go down. The order behind the proof: iterations, free rounds, summary calls, lost
-#    requests and fallbacks are never reset; a fallback gives back PROVIDER, a reply BLOCK, a round of tools
+# 1. Every turn ends. Each loop in the table spends a counter that no row of that loop resets. Counters grow
+#    or are reset; they never decrease. The order behind the proof: iterations, free rounds, summary calls, lost
+#    requests and fallbacks are never reset; a fallback resets PROVIDER, a reply BLOCK, a round of tools
 #    STREAKS, and each of these happens at most as often as something above it is spent. A rung without a counter,
-#    or a reset of `fallbacks` by a reply, would let two models that answer with blanks hand a turn to each other
-#    without end.
+#    or a reset of `fallbacks` by a reply, would let two models with blank replies pass a turn back and forth
+#    forever.
 #
 # 2. Exactly one row is open. A line expands to rows whose guards exclude each other, and its last rung needs
 #    nothing. A line that ends with a rung that has a budget would leave a turn stuck when that is spent.
 #
-# 3. One request, one row. Whatever reaches a model is sent by a visit whose row spent one of `attempts`: into
+# 3. One request, one row. Each request to a model is sent by a visit whose row spent one of `attempts`: into
 #    CallLLM by `send` and `send again`, and into Compress for a summary. So the most that a turn can cost is a
 #    limit that a user sets, and a resumed turn knows what was paid. A state that sent twice in a visit would
-#    make that figure a lie, which is why Compress is entered again for each summarizer.
+#    break that limit, so Compress is entered again for each summarizer.
 #
-# 4. BuildMessages is the only door to CallLLM. Caps, open block, iteration and summary calls are looked at there and
+# 4. BuildMessages is the only door to CallLLM. Caps, open block, iteration and summary calls are checked there and
 #    nowhere else, in this order: a cap ends the turn; a block that is open sends again; else an iteration is
-#    charged; else the model is asked for a last word without tools. Any other row into CallLLM would be a way
-#    around the caps.
+#    charged; else the model is asked for a last word without tools. Any other row into CallLLM would bypass
+#    the caps.
 #
 # 5. A call block is all requests that serve one iteration. `send` opens it and charges the iteration; a free
-#    round and the last word (`summarize`) open one that is paid for by a counter of their own. `send again` is
+#    round and the last word (`summarize`) open one that their own counters pay for. `send again` is
 #    not charged, and a reply closes the block (`resets=BLOCK`). `error`, `lost` and `cut_call` leave it open: the
-#    same iteration is tried again. Were the block closed by an error, an outage would eat the user's iterations;
-#    were it left open by a reply, the next round of tools would be free.
+#    same iteration is tried again. If an error closed the block, an outage would use up the user's iterations;
+#    if a reply left it open, the next round of tools would be free.
 #
-# 6. A row has no action. What it spent is the order, and the state that is entered carries it out first (`spent`
+# 6. A row has no action. What it spent is an order, and the next state carries it out first (`spent`
 #    of the turn, `logic/recover.py`). A process may end between the two: the row is on disk by then, so the
 #    resumed turn carries the order out, and by 3 it is paid once. An action of the row itself would be lost or
 #    done twice there. An order that fails is an event of its own (`failed`), and ClassifyError continues down the
 #    ladder with what is left.
 #
-# 7. States look at no budget, and the table looks at nothing else. What a state knows besides (is the next model
-#    wider?) makes two events, `overflow` and `outgrown`, rather than a guard, so that guards can be evaluated,
+# 7. States read no budget, and the table reads nothing else. Other knowledge of a state (is the next model
+#    wider?) becomes two events, `overflow` and `outgrown`, rather than a guard, so that guards can be evaluated,
 #    printed, proved and drawn without a turn. What a visit does to the transcript is declared per event in
 #    `logic/shapes.py`, and proved over these rows too: every request has a transcript that its provider takes.
 #
-# Why the ladders have this order: what costs least comes first, and what cannot be undone last. A key of the
-# same provider is tried before another model, because a fallback never returns and its prompt is cached nowhere.
+# The order of the ladders: the cheapest remedy comes first, and the irreversible one last. A key of the
+# same provider is tried before another model, because a fallback never returns and starts without a prompt cache.
 # An upstream limit outlasts our waits, so the fallback comes before the retries; an overloaded or unreachable
 # server gets one quick retry (`patience`) before that; a plain 500 usually passes, so it is retried first.
-# A compaction loses what was said, so it is taken when the provider refuses or the estimate is over the
-# threshold, and then in steps: auxiliary models, the model itself, no model, none at all. Text that the user
-# has seen is never thrown away: the last rung of `announced`, `unverified` and of a blank reply after text is
+# A compaction loses parts of the conversation, so it is made only when the provider refuses or the estimate is
+# over the threshold, and then in steps: auxiliary models, the model itself, no model, none at all. Text that the user
+# has seen is never discarded: the last rung of `announced`, `unverified` and of a blank reply after text is
 # an answer, not an error.
 #
 # `cancelled` and `crashed` leave every state for Finalize and are written once, as macros. Finalize has no event:
@@ -104,8 +104,8 @@ COUNTERS = (
     *(
         Counter(name) for name in ("iterations", "free_rounds", "summary_calls", "lost_requests")
     ),  # never reset
-    Counter("fallbacks", exhaustible=True),  # likewise; a switch that fails says that no other is usable
-    Counter("attempts", cap=True),  # per turn; a belt above the local budgets
+    Counter("fallbacks", exhaustible=True),  # likewise; a failed switch shows that no other is usable
+    Counter("attempts", cap=True),  # per turn; a safeguard above the local budgets
     Counter("opened", flag=True),
     Counter("sends", cap=True),  # per call block; likewise
     *(Counter(name) for name in ("retries", "rebuilds", "rekeys", "compactions", "overflows", "repairs")),
@@ -121,7 +121,7 @@ COUNTERS = (
             "empties",
         )
     ),
-    Counter("revisions"),  # per provider: answers that are not of the type that was asked for
+    Counter("revisions"),  # per provider: answers that are not of the requested type
 )
 BLOCK = (
     "opened",
@@ -132,7 +132,7 @@ BLOCK = (
     "compactions",
     "overflows",
 )  # a reply closes the block
-EMPTIES = ("nudges", "thinking_prefills", "empties")  # a compaction gives the ladder of blanks back
+EMPTIES = ("nudges", "thinking_prefills", "empties")  # a compaction resets the ladder of blanks
 STREAKS = ("continuations", "invalid_tool_rounds", "reasks", *EMPTIES)  # a tool round ends all streaks
 PROVIDER = (
     "retries",
@@ -142,7 +142,7 @@ PROVIDER = (
     "overflows",
     "revisions",
     *EMPTIES,
-)  # a fallback starts afresh
+)  # a fallback starts over
 SUMMARY = ("summarizers", "modelless_compactions")  # each compaction asks for a summary of its own
 
 # Rungs
@@ -188,7 +188,7 @@ FALLBACK = Rung("fallback", "BuildMessages", left("fallbacks"), ("fallbacks",), 
 
 # continuation
 def carry_on(limit: str) -> Rung:
-    """``continue``: one counter, with a limit of its own for each event."""
+    """``continue``: one counter, with its own limit for each event."""
     return Rung("continue", "BuildMessages", left("continuations", limit), ("continuations",))
 
 
@@ -298,8 +298,8 @@ CANCELLED_IN = {
 
 
 def _default_limits() -> Mapping[str, int]:
-    """Return the limits of a turn with default settings, whatever the environment says, two fallbacks, two
-    more keys and one auxiliary model."""
+    """Return the limits of a turn with default settings (the environment is ignored), two fallbacks, two more
+    keys and one auxiliary model."""
     from fsm_agent.conversation.effects import Runtime
     from fsm_agent.settings import Settings
     from fsm_agent_states.turn import limits_of  # here, because few readers of the table want figures
@@ -309,15 +309,15 @@ def _default_limits() -> Mapping[str, int]:
 
 
 def _promises() -> Promises:
-    """Return what is promised of the transcript; what it is made of is read when it is to be proved."""
+    """Return the promises about the transcript; their parts are imported only for a proof."""
     from fsm_agent_states.logic.shapes import TRANSCRIPT
 
     return TRANSCRIPT
 
 
 # ----------------------------------------------------------------------------------------------------
-# What holds of every turn, whatever its settings are: proved on the table, and watched while a turn runs
-# when the setting ``properties`` asks for it.
+# Claims about every turn, whatever its settings are: proved on the table, and watched while a turn runs when
+# the setting ``properties`` asks for it.
 
 
 INTERRUPTED = event("cancelled", "cancelled_waiting")
@@ -426,7 +426,7 @@ TURN = Table(
 
 # ----------------------------------------------------------------------------------------------------
 # The transition table of a compaction that a person asks for, between turns. It has the rungs of the turn's
-# table, and its one state is the turn's: each request to a model is a row's here, too.
+# table, and its one state is the turn's: here, too, a row pays for each request to a model.
 
 
 def _compaction_limits() -> Mapping[str, int]:

@@ -1,10 +1,10 @@
-"""``TurnState``: everything a turn knows, fresh for each turn.
+"""``TurnState``: the whole state of a turn, fresh for each turn.
 
-Counters are in ``counts`` and move only through ``spend`` and ``reset``, which the machine calls for the row
-it took; those of the call block, which all requests of one iteration share, are reset by the rows that close
-it (``TURN.reset_groups``). What states learned from replies is in the parts
-(``fsm_agent_states.logic.parts``). Neither holds a clock, a connection or a callback, so a turn can be
-copied, stored, compared and shown. What is stored is flat: the parts order the code alone.
+Counters are in ``counts`` and change only through ``spend`` and ``reset``, which the machine calls for the
+row that it took. Those of the call block, which all requests of one iteration share, are reset by the rows
+that close it (``TURN.reset_groups``). The parts (``fsm_agent_states.logic.parts``) hold what states learned
+from replies. Neither contains a clock, a connection or a callback, so a turn can be copied, stored, compared
+and shown. The stored form is flat: the parts structure only the code.
 """
 
 from __future__ import annotations
@@ -42,12 +42,12 @@ A_PART = {PART: True}
 
 @dataclass(slots=True, kw_only=True)
 class TurnState(BaseTurn):
-    """One turn: what it was asked, where it is, its transcript, and its parts.
+    """One turn: its request, its position, its transcript, and its parts.
 
     ``history`` is the transcript, oldest first, this turn's rows included; ``rows`` are this turn's rows;
-    ``wire`` is the transcript as it is sent. ``supplied_history`` replaces what the session has.
-    ``last_transition`` led to ``state``. Only this module writes these fields, and the machine ``state`` and
-    ``seq``.
+    ``wire`` is the transcript as it is sent. ``supplied_history`` replaces the session's history.
+    ``last_transition`` led to ``state``. Only this module writes these fields; the machine writes ``state``
+    and ``seq``.
     """
 
     outcomes: ClassVar[Mapping[str, OutcomeName]] = {
@@ -80,24 +80,24 @@ class TurnState(BaseTurn):
 
     @classmethod
     def of(cls, **values: Any) -> Self:
-        """Make a turn from values by their flat names, of whichever part each of them is; for tests and
-        tools. Raises ``TypeError`` for a name that no part has."""
+        """Build a turn from values by their flat names, assigning each to the part that owns it; for tests
+        and tools. Raises ``TypeError`` for an unknown name."""
         counts = {name: values.pop(name) for name in COUNTERS.keys() & values.keys()}
         made: Self = assemble(cls, values)
         made.counts.update(counts)
         return made
 
-    # What the engine knows
+    # The engine's interface
 
     def arrive(self, row: Row) -> None:
-        """Note how the turn came to the state it is in; the exit reason is the row's."""
+        """Record the row that led to the current state; its exit reason becomes the turn's."""
         self.last_transition = row
         if row.exit is not None:
             self.exit = ExitReason(row.exit)
 
     def crash(self, error: BaseException) -> None:
-        """Note a bug of our own; the table's ``crashed`` rows end the turn. At the very end it costs only a
-        step of it."""
+        """Record a bug of our own; the table's ``crashed`` rows end the turn. After the exit is decided, a
+        bug only costs one step of the ending."""
         problem = f"{type(error).__name__}: {error}"
         if self.exit is not None:
             self.ending.cost_a_step(problem)
@@ -106,7 +106,7 @@ class TurnState(BaseTurn):
             self.recovery.crash(problem, error)
 
     def dump(self) -> dict[str, Any]:
-        """The small part of a snapshot: everything but the transcript, as plain values."""
+        """Return a small snapshot, without the transcript, as plain values."""
         return BaseTurn.dump(self) | {
             "turn_id": self.turn_id,
             "session_id": self.session_id,
@@ -132,13 +132,14 @@ class TurnState(BaseTurn):
         self.limits = dict(limits)
 
     def exhaust(self, counter: str) -> None:
-        """None of the rest can be used. The table says of which counters that may be said."""
+        """Lower the limit of this counter to its count: nothing more can be used. Only for counters that the
+        table declares ``exhaustible``."""
         self.limits[counter] = self.count(counter)
 
     # The transcript
 
     def load(self, rows: Iterable[Message]) -> None:
-        """Begin with these rows, none of which is this turn's."""
+        """Begin with these rows, none of which belongs to this turn."""
         self.history = list(rows)
 
     def append(self, *messages: Message) -> None:
@@ -147,12 +148,12 @@ class TurnState(BaseTurn):
         self.rows.extend(messages)
 
     def shorten(self, history: list[Message]) -> None:
-        """A compaction made this of the transcript."""
+        """Replace the history by the result of a compaction."""
         self.history = history
         self.wire.replaced(history)
 
     def withdraw(self) -> None:
-        """The user's message stays for people to see, and is not sent again."""
+        """Mark the user's message: it stays for people to see, and is not sent again."""
         asked = self.rows[0]
         self.rows[0] = kept = replace(asked, wire=False)
         self.history = [kept if row is asked else row for row in self.history]
@@ -165,11 +166,11 @@ class TurnState(BaseTurn):
         """Use the session's copy of what was sent."""
         self.wire = wire
 
-    # What the states ask
+    # Queries of the states
 
     def stale_after(self, request: ModelRequest) -> float:
-        """Seconds of silence after which this request counts as dead. A provider that runs its own tools may
-        be silent for longer."""
+        """Return the seconds of silence after which this request counts as dead. A provider that runs its own
+        tools may be silent for longer."""
         local, floor = self.setup.runtime.local, self.setup.runtime.stale_floor
         if self.settings.request.hosted_tools and not request.toolless:
             floor = max(floor, SILENCE)
@@ -177,8 +178,8 @@ class TurnState(BaseTurn):
 
 
 def limits_of(settings: Settings, runtime: Runtime, auxiliaries: int = 0) -> Mapping[str, int]:
-    """The maximum of every counter for this turn: from the settings, from what the runtime could switch to,
-    and from how many auxiliary models there are to write a summary before the model itself does."""
+    """Return the maximum of every counter for this turn: from the settings, from the fallbacks and keys of
+    the runtime, and from the number of auxiliary models that write summaries before the main model does."""
     retries = settings.api_max_retries - 1
     free_rounds = settings.budget.max_free_rounds
     return {

@@ -1,8 +1,8 @@
-"""Proofs about a table, on the table alone: nothing is run, no configuration is assumed.
+"""Proofs about a table alone: nothing is run, no configuration is assumed.
 
-``verify_table(table, limits)`` gives the whole report, with bounds as formulas and figures. What is assumed:
-a state returns, reports only declared events, and counters are changed by the engine alone. ``fsm.proof`` has
-what is proved before a machine is built."""
+``verify_table(table, limits)`` returns the whole report, with bounds as formulas and figures. Assumptions: a
+state returns, reports only declared events, and only the engine changes counters. ``fsm.proof`` contains the
+proofs that precede the construction of a machine."""
 
 from __future__ import annotations
 

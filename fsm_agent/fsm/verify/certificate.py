@@ -1,8 +1,8 @@
-"""Write what the proofs of a table rest on, so that ``check_certificate.py`` can check them on its own.
+"""Writes the certificate of a table's proofs, which ``check_certificate.py`` checks independently.
 
-The docstring of that file says what each part claims. Here the parts are found by the engine's own searches:
-places by unfolding, measures by the ranking, nodes of properties by their product with the graph, multipliers
-by the solver (the extra ``bounds``). None of these needs to be right for the check to be."""
+The docstring of that file says what each part claims. Here the engine's own searches find the parts: places
+by unfolding, measures by the ranking, nodes of properties by their product with the graph, multipliers by the
+solver (the extra ``bounds``). The check does not depend on any of them being right."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ def certificate(
     *,
     runs: bool = True,
 ) -> Json:
-    """The certificate of a table that is proved, and of the tables that its states run. Bounds are for
-    ``limits``, the values of ``all_limit_names``; there are none without limits or without the extra
-    ``bounds``. ``runs=False`` leaves out the runs that reach them. Raises ``ConfigError`` for a table that is
-    not proved, and for a property that has neither a proof by induction nor a run that breaks it."""
+    """Return the certificate of a proved table and of the tables that its states run. Bounds are for
+    ``limits``, the values of ``all_limit_names``; there are no bounds without limits or without the extra
+    ``bounds``. ``runs=False`` omits the runs that reach them. Raises ``ConfigError`` for a table that is not
+    proved, and for a property that has neither a proof by induction nor a run that breaks it."""
     proof, within = examine(table), within or TimeLimit(20)
     if proof.faults:
         raise ConfigError("there is no certificate", table.name, "a table that is proved")
@@ -63,8 +63,8 @@ def _places(ranking: Ranking) -> Json:
 
 
 def _measures(graph: Graph) -> list[list[Any]]:
-    """The ranking as a measure of each location: the number of its strongly connected part, the counters that
-    rank this part, and the same again for the edges that spend none of them."""
+    """Return the ranking as a measure of each location: the number of its strongly connected part, the
+    counters that rank this part, and the same again for the edges that spend none of them."""
     order = frozenset(counter.name for counter in graph.table.counters)
     found: list[list[Any]] = [[] for _ in graph.locations]
 
@@ -83,7 +83,8 @@ def _measures(graph: Graph) -> list[list[Any]]:
 
 
 def _parts(places: int, edges: list[Edge]) -> list[int]:
-    """The strongly connected parts, so that edges lead to earlier ones: these reach fewer places."""
+    """Return the strongly connected parts, ordered so that edges lead to earlier ones, which reach fewer
+    places."""
     ahead: dict[int, int] = {}
     for edge in edges:
         ahead[edge.source] = ahead.get(edge.source, 0) | 1 << edge.dest
@@ -94,8 +95,8 @@ def _parts(places: int, edges: list[Edge]) -> list[int]:
 
 @dataclass(frozen=True, kw_only=True)
 class _PaidProperty(AtMostProperty):
-    """A property whose moves spend ``counter`` below the limit that it is about. It remembers 0: none was
-    made, 1: the counter is at least their number, 2: the counter was reset since."""
+    """A property whose moves spend ``counter`` below the limit in the claim. Its memory is 0: no such move
+    was made, 1: the counter is at least their number, 2: the counter was reset since."""
 
     counter: str
 

@@ -1,4 +1,4 @@
-"""Check a certificate of a transition table, without anything of the engine that wrote it.
+"""Check a certificate of a transition table, without any code of the engine that wrote it.
 
     python -I check_certificate.py CERTIFICATE.json TABLE.json
 
@@ -48,7 +48,7 @@ WATCHED = ("moves", "until", "after", "since")
 
 
 class Refused(Exception):
-    """What does not hold."""
+    """Raised for a claim that does not hold."""
 
 
 def need(holds, what):
@@ -58,8 +58,9 @@ def need(holds, what):
 
 
 def truth(form, holds, every, row=None):
-    """A guard, or moves of a property, as bits: one for each combination of comparisons, all of them set in
-    ``every``. ``holds`` are those in which a comparison holds, ``row`` the row of the move."""
+    """Return a guard, or moves of a property, as bits: one for each combination of comparisons, all of them
+    set in ``every``. ``holds`` maps a comparison to those in which it holds; ``row`` is the row of the
+    move."""
     if form is None:
         return every
     if "left" in form:
@@ -76,7 +77,7 @@ def truth(form, holds, every, row=None):
 
 
 def atoms(form):
-    """The comparisons (counter, limit) anywhere in a piece of JSON."""
+    """Return the comparisons (counter, limit) anywhere in a piece of JSON."""
     if isinstance(form, dict) and "left" in form:
         return {(form["left"], form["limit"])}
     parts = form.values() if isinstance(form, dict) else form if isinstance(form, list) else ()
@@ -84,7 +85,7 @@ def atoms(form):
 
 
 class Table:
-    """The lines of a table; each has its rows, and the truth tables of its comparisons (``true``)."""
+    """The lines of a table, with their rows and the truth tables of their comparisons (``true``)."""
 
     def __init__(self, form):
         self.states, self.final, self.left = form["states"], form["final"], MOST_STEPS
@@ -128,13 +129,13 @@ class Table:
         self.of_state[state].append(line)
 
     def steps(self, count):
-        """Take steps of the work that one check may cost."""
+        """Count steps of work against the limit of one check."""
         self.left -= count
         need(self.left >= 0, "too large to check")
 
 
 class Graph:
-    """The places of a certificate and the moves between them; ``ignored`` are counters taken away."""
+    """The places of a certificate and the moves between them; ``ignored`` are the counters taken away."""
 
     def __init__(self, table, part, ignored):
         self.table, self.ignored = table, ignored
@@ -162,14 +163,14 @@ class Graph:
             need(falls, f"{edge.row.id}: may repeat forever, the measure does not fall")
 
     def known(self, line, atom, flags):
-        """The combinations that are possible for a comparison in a place with these flags."""
+        """Return the combinations that are possible for a comparison in a place with these flags."""
         flag = atom[0] == atom[1] and atom[0] in self.table.flags
         if atom[0] in self.ignored or (flag and atom[0] not in flags):
             return line.true[atom]
         return line.every & ~line.true[atom] if flag else line.every
 
     def add(self, source, dest, row, open_):
-        """Add a row in one place, with the comparisons that are certainly true, and false, before it."""
+        """Add a row in one place, with the comparisons that are certainly true or false before it."""
         edge = SimpleNamespace(source=source, dest=dest, row=row, open=open_)
         edge.spends, edge.resets = {*row.spends} - self.ignored, {*row.resets} - self.ignored
         edge.below = {atom for atom, true in row.line.true.items() if not open_ & ~true}
@@ -177,7 +178,7 @@ class Graph:
         self.leaving[source].append(edge)
 
     def smaller(self, edge, before, after):
-        """Say whether the measure falls with this edge, compared from the left."""
+        """Return whether the measure falls with this edge, compared from the left."""
         for old, new in zip(before, after, strict=False):
             if type(old) is int and type(new) is int and old != new:
                 return 0 <= new < old
@@ -189,7 +190,8 @@ class Graph:
 
 
 def check_counters(table, graph):
-    """No row spends a counter untested, and each row is in use: so is each state, since it has a line."""
+    """Check that no row spends a counter untested and that each row is in use; then each state is, since it
+    has a line."""
     for edge in graph.edges:
         spends, flags = {*edge.row.spends}, graph.places[edge.source][1]
         once = len(spends) == len(edge.row.spends) and not spends & {*edge.row.resets}
@@ -201,7 +203,7 @@ def check_counters(table, graph):
 
 
 def remember(claim, memory, seen, ends, pays, times):
-    """What a property remembers after a move; ``None`` when the move breaks it."""
+    """Return the memory of a property after a move, or ``None`` when the move breaks it."""
     if claim["kind"] == "NeverProperty":
         forbidden, lifted, imposed = seen
         return None if memory and forbidden else 1 if imposed else 0 if lifted else memory
@@ -219,8 +221,8 @@ def remember(claim, memory, seen, ends, pays, times):
 
 
 def cases(claim, row, holds, every, possible):
-    """Say of which kinds in a property a move by ``row`` can be: a value for each kind, for all that is
-    ``possible``."""
+    """Yield the kinds of moves in a property that a move by ``row`` can be, as one value per kind, for all
+    combinations in ``possible``."""
     kinds = [truth(claim[name], holds, every, row) for name in WATCHED if name in claim]
     for values in product((1, 0), repeat=len(kinds)):
         both = (kind if value else ~kind for value, kind in zip(values, kinds, strict=True))
@@ -229,7 +231,7 @@ def cases(claim, row, holds, every, possible):
 
 
 def check_property(graph, claim, proof):
-    """The listed nodes hold the start and are closed under every move, and no move breaks the property."""
+    """Check that the listed nodes contain the start and are closed under moves; none may break the claim."""
     need(not claim["known"], "it is declared as known not to hold, and proved")
     counter, times, final = proof["counter"], claim.get("times", 0), graph.table.final
     need(counter or type(times) is int, "no counter pays for it")
@@ -264,7 +266,7 @@ def replay(table, run, limits, ignored=frozenset()):
 
 
 def check_counterexample(graph, claim, proof):
-    """The run is one of the table, and breaks a property that is known not to hold."""
+    """Check that the run is one of the table, and breaks a property that is known not to hold."""
     need(claim["known"], "it is not proved, and not declared as known")
     table, memory, times = graph.table, int(claim.get("begins", False)), claim.get("times")
     limits = {**proof["limits"], **dict.fromkeys(table.flags, 1)}
@@ -278,7 +280,7 @@ def check_counterexample(graph, claim, proof):
 
 
 def law(graph, limits, kind, which):
-    """The coefficient of each edge in one law, and what their sum is at most."""
+    """Return the coefficient of each edge in one law, and the upper bound of their sum."""
     if kind == "place":
         return [(edge.source == which) - (edge.dest == which) for edge in graph.edges], int(which == 0)
     counter, limit, *region = which
@@ -297,7 +299,7 @@ def law(graph, limits, kind, which):
 
 
 def check_bound(graph, limits, bound):
-    """The multipliers pay for each row in each place at least what it adds to the bounded quantity."""
+    """Check that the multipliers pay for each row in each place at least what it adds to the count."""
     table, states, spends = graph.table, bound["states"], bound["spends"]
     start, total = table.states[0] in states, Fraction(table.states[0] in states)
     paid = [Fraction()] * len(graph.edges)
@@ -321,7 +323,8 @@ def check_bound(graph, limits, bound):
 
 
 def check_promises(graph, form):
-    """The listed (place, words of the row that led there, value) are closed, and each demand holds."""
+    """Check that the listed (place, words of the row that led there, value) are closed, and each demand
+    holds."""
     words, listed = {*form["words"]}, {(place, tuple(came), value) for place, came, value in form["listed"]}
     visits = {(state, event, tuple(came)): dict(does) for state, event, came, does in form["visits"]}
     demands = [(state, what, {*good}) for state, what, good in form["demands"]]
@@ -340,7 +343,7 @@ def check_promises(graph, form):
 
 
 def check(form: Any, certificate: Any) -> str:
-    """Check all claims about one table and the tables that its states run; say what is proved."""
+    """Check all claims about one table and the tables that its states run; return what is proved."""
     need(certificate["certificate"] == 1, "this is no certificate of version 1")
     same = all(certificate[key] == form[key] for key in ("name", "digest") if key in form)
     need(same, "the certificate is of another table")
@@ -372,7 +375,7 @@ def check(form: Any, certificate: Any) -> str:
 
 
 def about(name, check, *what):
-    """Run a check, and put ``name`` before what it refuses."""
+    """Run a check, and prefix its refusal with ``name``."""
     try:
         return check(*what)
     except Refused as refusal:
@@ -380,7 +383,7 @@ def about(name, check, *what):
 
 
 def read(path):
-    """JSON without fractions, NaN, or more than two million bytes."""
+    """Read JSON without fractions or NaN, of at most two million bytes."""
     with open(path, "rb") as file:
         data = file.read(MOST_BYTES + 1)
     need(len(data) <= MOST_BYTES, f"{path}: more than {MOST_BYTES:,} bytes")
@@ -392,7 +395,7 @@ def read(path):
 
 
 def main(arguments: list[str]) -> int:
-    """0: proved, 1: refused, 2: wrong use."""
+    """Return the exit code: 0 proved, 1 refused, 2 wrong use."""
     if len(arguments) != 2:
         print("usage: python -I check_certificate.py CERTIFICATE.json TABLE.json", file=sys.stderr)
         return 2
@@ -403,7 +406,7 @@ def main(arguments: list[str]) -> int:
         print(f"refused: {refusal}")
     except OSError as error:
         print(f"refused: {error.filename} cannot be read: {error.strerror}")
-    except Exception as error:  # a file that is not what it should be may lead to any
+    except Exception as error:  # a malformed file may lead to any exception
         print(f"refused: damaged, {type(error).__name__}: {str(error)[:100]!r}")
     return 1
 

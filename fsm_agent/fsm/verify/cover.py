@@ -2,10 +2,10 @@
 rows.
 
 A random walk over a table hardly leaves the neighborhood of its start: rows behind spent budgets are never
-taken. These scripts are searched for instead. Breadth first finds the shortest runs and, when it sees all
-pairs of state and counters, also proves what no run takes. Behind budgets of many units there are far too
-many pairs; there a best-first search goes for one goal at a time. A script is a value: drive a ``Machine``
-with its events, or let a scripted model make the real states report them.
+taken. Therefore these scripts are searched for. Breadth-first search finds the shortest runs and, if it
+visits all pairs of state and counters, also proves which rows no run takes. Behind budgets of many units
+there are far too many pairs; there a best-first search looks for one goal at a time. A script is a value:
+drive a ``Machine`` with its events, or let a scripted model make the real states report them.
 
 >>> from fsm_agent.fsm.table import Table, end, go, lines_of, on
 >>> parts = {"A": [on("on", go("B"), why=""), on("stop", end("no", "C"), why="")]}
@@ -26,9 +26,9 @@ from fsm_agent.fsm.verify.goals import Aim, Box, Goal, Heuristic, Needs, meets, 
 from fsm_agent.fsm.verify.reach import Pair, TimeLimit, compile_moves, endless, random_limits, roomy_limits
 
 NEAR = 4_000
-"""Pairs of the search near the start; half a second."""
+"""Maximum pairs of the search near the start; half a second."""
 FAR = 4_000
-"""Pairs of the search for one goal. The turn's attempts (360) are spent after 750."""
+"""Maximum pairs of the search for one goal. The turn's attempts (360) are spent after 750."""
 PRICE = 1_000
 """Cost of a whole budget. It makes a unit of a small budget more expensive than one of a large budget."""
 
@@ -38,8 +38,8 @@ Came = dict[Pair, tuple[Pair, int] | None]
 
 
 class Paths:
-    """Runs of one table under ``limits``; what was found for one goal is kept for the others. When time is
-    over nothing more is looked for."""
+    """Runs of one table under ``limits``; results for one goal are reused for the others. Searches stop
+    when time is over."""
 
     def __init__(self, table: Table, limits: Mapping[str, int], within: TimeLimit | None = None) -> None:
         self.table, self.limits, self._within = table, limits, within or endless()
@@ -64,7 +64,8 @@ class Paths:
         return found
 
     def find(self, goals: Iterable[Goal]) -> dict[Aim, Run]:
-        """A run up to and including its goal for each goal that was found, by the ids of the goal's rows."""
+        """Return a run up to and including the goal for each goal that was found, by the ids of the goal's
+        rows."""
         number = {row.id: at for at, row in enumerate(self.table.rows)}
         wanted = {tuple(number[row.id] for row in goal.rows): goal for goal in goals if self.possible(goal)}
         found = self._near(wanted.keys())
@@ -74,8 +75,8 @@ class Paths:
         return {goal.aim: found[rows] for rows, goal in wanted.items() if rows in found}
 
     def ending(self, run: Run) -> Run:
-        """The fewest rows from the end of ``run`` to the end of the turn; macro rows only where there is no
-        other way."""
+        """Return the fewest rows from the end of ``run`` to the end of the turn; macro rows only if there is
+        no other way."""
         pair = self._start
         for row in run:
             pair = dict(self.moves(pair))[row]
@@ -85,7 +86,7 @@ class Paths:
         return self._endings[pair]
 
     def possible(self, goal: Goal) -> list[Box]:
-        """The boxes of a goal that the ranges of counts do not exclude."""
+        """Return the boxes of a goal that the ranges of counts do not exclude."""
         places = zip(self.graph.locations, self._ranges, strict=True)
         here = [counts for location, counts in places if location.state == goal.state]
         return [box for box in goal.boxes if any(meets(box, counts) for counts in here)]
@@ -103,7 +104,7 @@ class Paths:
         return found
 
     def _far(self, rows: Run, goal: Goal, found: dict[Run, Run], wanted: Iterable[Run]) -> None:
-        """Best first towards ``goal``; other goals that are met on the way are kept too.
+        """Search best first for ``goal``; other goals met on the way are kept too.
 
         Of the pairs that differ only in counters that the goal does not name, the search continues with the
         one that has spent least: of these counters, then of all. When both fail, which is rare, it takes all
@@ -132,8 +133,8 @@ class Paths:
         found: dict[Run, Run],
         wanted: set[Run],
     ) -> None:
-        """``kept`` are the places of a pair that make it another one, ``prices`` (place, price) of what
-        should be saved."""
+        """``kept``: the places of a pair that distinguish it from others; ``prices``: (place, price) of the
+        counters to save."""
         came: Came = {self._start: None}
         new, cheapest = [self._start], dict[tuple[int, ...], int]()
         waiting: list[tuple[int, int, int, Pair]] = []
@@ -156,7 +157,7 @@ class Paths:
             self._take(heapq.heappop(waiting)[3], came, new, wanted, found)
 
     def _take(self, pair: Pair, came: Came, new: list[Pair], wanted: set[Run], found: dict[Run, Run]) -> None:
-        """Note the goals that start in ``pair``, and add the pairs that it leads to."""
+        """Record the goals that start in ``pair``, and add the pairs that it leads to."""
         for row, after in self.moves(pair):
             goals = (
                 [(row,), *((row, second) for second, _ in self.moves(after))]
@@ -199,7 +200,7 @@ def _way(came: Came, pair: Pair) -> Run:
 
 
 MOST_DRAWN = 12
-"""Configurations tried for rows that the roomy one does not reach."""
+"""Maximum configurations tried for rows that the roomy one does not reach."""
 
 
 @dataclass(frozen=True)
@@ -207,9 +208,9 @@ class Script:
     """One run of a table under ``limits``, from its initial state to its final one.
 
     ``rows`` in the order in which they are taken; the same events from the start take the same rows.
-    ``limits`` has a number for every limit that a guard reads, flags included. ``aim`` are the ids of the
-    rows that the run was made for, one row or two in a row; the first ``reached`` rows end with them, the
-    others only bring the turn to its end."""
+    ``limits`` has a number for every limit that a guard reads, flags included. ``aim`` are the ids of the one
+    row or two consecutive rows that the run is for; the first ``reached`` rows end with them, the others only
+    bring the turn to its end."""
 
     rows: tuple[Row, ...]
     limits: Mapping[str, int]
@@ -232,39 +233,40 @@ class Script:
 
     @property
     def pairs(self) -> tuple[tuple[str, str], ...]:
-        """The ids of every two rows that follow each other."""
+        """The ids of every two consecutive rows."""
         return tuple(pairwise(row.id for row in self.rows))
 
 
 @dataclass(frozen=True)
 class Cover:
-    """What a search for scripts found. ``missed`` are the aims (ids of rows) without a script although
-    nothing proves that no run takes them: the search gave up. Aims that are proved to be out of reach are in
-    neither."""
+    """The result of a search for scripts. ``missed`` are the aims (ids of rows) without a script, although
+    nothing proves that no run takes them: the search gave up. Aims that are proved unreachable are in neither
+    field."""
 
     scripts: tuple[Script, ...]
     missed: tuple[Aim, ...]
 
 
 def row_scripts(table: Table, limits: Mapping[str, int] | None = None) -> list[Script]:
-    """Few short scripts that together take every row that can be taken under ``limits``.
+    """Return a few short scripts that together take every row that can be taken under ``limits``.
 
     Without ``limits`` small ones are chosen, several if one configuration does not reach every row; each
-    script says which it needs. Raises ``KeyError`` for a limit that is not given (flags need none)."""
+    script contains the limits that it needs. Raises ``KeyError`` for a limit that is not given (flags need
+    none)."""
     return list(cover(table, limits, pairs=False).scripts)
 
 
 def pair_scripts(table: Table, limits: Mapping[str, int] | None = None) -> list[Script]:
-    """Scripts that together take every two rows that can follow each other under ``limits``; as
-    ``row_scripts``."""
+    """Return scripts that together take every two rows that can follow each other under ``limits``; otherwise
+    as ``row_scripts``."""
     return list(cover(table, limits, pairs=True).scripts)
 
 
 def cover(
     table: Table, limits: Mapping[str, int] | None = None, *, pairs: bool, within: TimeLimit | None = None
 ) -> Cover:
-    """The scripts of ``row_scripts`` or ``pair_scripts``, and what they miss, or what there was no time
-    for."""
+    """Return the scripts of ``row_scripts`` or ``pair_scripts``, and the aims that were missed or for which
+    there was no time."""
     within = within or endless()
     scripts: list[Script] = []
     covered: set[Aim] = set()
@@ -283,7 +285,7 @@ def cover(
 
 
 def _runs(paths: Paths, pairs: bool, covered: set[Aim]) -> dict[Aim, Run]:
-    """A run for each aim that is not ``covered`` and could be found; for pairs also for rows that are in no
+    """Return a run for each aim that is not ``covered`` and was found; for pairs also for rows that are in no
     pair."""
     if not pairs:
         return paths.find(goal for goal in _goals(paths, False) if goal.aim not in covered)
@@ -307,8 +309,8 @@ def _taken(script: Script) -> set[Aim]:
 
 
 def _few(paths: Paths, runs: Mapping[Aim, Run]) -> Iterator[Script]:
-    """Scripts for ``runs``, without those whose aim is on the way of another one. Runs that end the turn are
-    needed anyway, so they come first, and of these the long ones, which have most on their way."""
+    """Yield scripts for ``runs``, without those whose aim another one covers. Runs that end the turn are
+    needed anyway, so they come first, the longest before the others, because they cover most."""
     final = paths.table.final
     covered: set[Aim] = set()
     for aim, run in sorted(
@@ -321,7 +323,7 @@ def _few(paths: Paths, runs: Mapping[Aim, Run]) -> Iterator[Script]:
 
 
 def _configurations(table: Table, covered: set[Aim]) -> Iterator[Mapping[str, int]]:
-    """Limits to try: roomy ones, and then some in which a row that is still missing should be open."""
+    """Yield limits to try: roomy ones, then some in which a row that is still missing should be open."""
     yield roomy_limits(table)
     for number in range(MOST_DRAWN):
         missing = [row for row in table.rows if (row.id,) not in covered]

@@ -1,5 +1,5 @@
-"""What to do about a table that is not proved: changes of its lines that repair it, each proved on the
-changed table, and a run that gets stuck or repeats forever, as a program that drives the real machine."""
+"""Repairs of a table that is not proved: changes of its lines, each proved on the changed table, and a
+counterexample: a run that gets stuck or repeats forever, as a program that drives the real machine."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from fsm_agent.fsm.table import Line, Rung, Table, end, left
 from fsm_agent.fsm.verify.reach import Moves, Pair, TimeLimit, compile_moves, limit_names
 
 MOST = 3
-"""Repairs proposed for one finding."""
+"""Maximum repairs proposed for one finding."""
 
 
 @dataclass(frozen=True, slots=True)
 class Repair:
-    """One change: how large it is (parts of rungs that it touches), what to do, and the table that it
-    makes."""
+    """One repair: its size (the number of parts of rungs that it touches), its description, and the repaired
+    table."""
 
     size: int
     words: str
@@ -27,8 +27,8 @@ class Repair:
 
 
 class _Change(NamedTuple):
-    """A repair that is not proved yet. ``far``: it is in a row that the finding does not name, only in a loop
-    with one that it names."""
+    """A repair that is not proved yet. ``far``: it changes a row that the finding does not name but that
+    shares a loop with one that it names."""
 
     size: int
     far: bool
@@ -39,8 +39,8 @@ class _Change(NamedTuple):
 def repairs(
     table: Table, proof: Proof, fault: Fault, within: TimeLimit, most: int = MOST
 ) -> tuple[Repair, ...]:
-    """Up to ``most`` changes that remove ``fault`` and cause no other, the smallest
-    first. ``proof`` is that of ``table``."""
+    """Return up to ``most`` changes that remove ``fault`` and cause no other fault, the smallest first.
+    ``proof`` is the proof of ``table``."""
     before, found = set(proof.faults), list[Repair]()
     for change in sorted(_changes(table, proof, fault), key=lambda change: change[:2]):
         if len(found) == most or within.over:
@@ -52,7 +52,8 @@ def repairs(
 
 
 def _changes(table: Table, proof: Proof, fault: Fault) -> Iterator[_Change]:
-    """Changes that may help: of the rows that a finding names, and of those that are in a loop with them."""
+    """Yield changes that may help: of the rows that a finding names, and of those that share a loop with
+    them."""
     named = dict.fromkeys(fault.where)
     loops = (*proof.with_caps.loops, *proof.without_caps.loops)
     for loop in loops:
@@ -79,7 +80,7 @@ def _changes(table: Table, proof: Proof, fault: Fault) -> Iterator[_Change]:
 
 
 RungChange = tuple[int, str, tuple[Rung, ...], tuple[str, ...]]
-"""Its size, what to do, the ladder and the resets of the line."""
+"""The size of the change, its description, and the new ladder and resets of the line."""
 
 
 def _of_rung(table: Table, line: Line, number: int, rung: Rung) -> Iterator[RungChange]:
@@ -126,27 +127,27 @@ def _make_change(table: Table, at: int, line: Line, size: int, words: str, *, fa
 
 
 def _exit(table: Table) -> str:
-    """An exit that the table has; which one is for its author to say."""
+    """Return any exit of the table; the author must choose the right one."""
     return next((row.exit for row in table.rows if row.exit), "failed")
 
 
 MOST_PAIRS = 20_000
-"""Pairs that are looked at under one choice of limits; half a second."""
+"""Maximum pairs visited under one choice of limits; half a second."""
 UNCOUNTED = 10**9
 """The limit of a cap that is taken away."""
 
 
 @dataclass(frozen=True, slots=True)
 class CounterExample:
-    """Events from the start of a turn under ``limits``: ``start`` once, then ``loop`` again and again; when
-    there is no loop, no row is open for the last event of ``start``."""
+    """Events from the start of a turn under ``limits``: ``start`` once, then ``loop`` repeatedly. Without a
+    loop, no row is open for the last event of ``start``."""
 
     limits: Mapping[str, int]
     start: tuple[str, ...]
     loop: tuple[str, ...]
 
     def script(self, table: Table, module: str, attribute: str) -> str:
-        """A Python program that takes ``table`` from ``module`` and shows the run."""
+        """Return a Python program that takes ``table`` from ``module`` and shows the run."""
         values = {
             "title": f"A run of the table {table.name} that does not end well, on the real machine.",
             "module": module,
@@ -205,8 +206,8 @@ else:
 
 
 def counterexample(table: Table) -> CounterExample | None:
-    """A run under small limits that gets stuck or never ends, with the caps if there is one, else with
-    the caps taken away; ``None`` when none was found."""
+    """Find a run under small limits that gets stuck or never ends, with the caps if possible, else with the
+    caps taken away; ``None`` when none was found."""
     flags = {counter.name: 1 for counter in table.counters if counter.flag}
     caps = {counter.name for counter in table.counters if counter.cap}
     capping = {atom.limit for row in table.rows for atom in row.guard.atoms() if atom.counter in caps}
@@ -221,7 +222,8 @@ def counterexample(table: Table) -> CounterExample | None:
 
 
 def _run(table: Table, start: Pair, moves: Moves) -> tuple[tuple[str, ...], tuple[str, ...]] | None:
-    """Depth first: the events to a pair in which an event has no open row, or into a circle and around it."""
+    """Search depth first. Return the events to a pair in which an event has no open row, or those into a
+    cycle and around it."""
     final = table.states.index(table.final)
     way: list[tuple[Pair, str]] = []
     onward, place = [_onward(table, moves, start)], {start: 0}
@@ -247,7 +249,7 @@ def _run(table: Table, start: Pair, moves: Moves) -> tuple[tuple[str, ...], tupl
 
 
 def _onward(table: Table, moves: Moves, pair: Pair) -> list[tuple[str, Pair | None]]:
-    """The events of a pair and where they lead; ``None``: nowhere."""
+    """Return the events of a pair and the pairs they lead to; ``None`` where no row is open."""
     open_rows = [(table.rows[number].event, after) for number, after in moves(pair)]
     known = {event for event, _ in open_rows}
     stuck = [(event, None) for event in table.events(table.states[pair[0]]) if event not in known]

@@ -1,15 +1,15 @@
-"""How many visits and moves a turn can make at most, as formulas of the limits.
+"""Upper bounds on the visits and moves of a turn, as formulas of the limits.
 
 Three arguments bound how often a run takes edges:
 
-* spending: between two resets of a counter its edges are taken at most as often as its limit;
+* spending: between two resets of a counter, its edges are taken at most as often as its limit;
 * flow: the edges that leave a region are taken at most as often as the region is entered;
 * a turn ends once.
 
 "Between two resets" is counted region by region: resets inside the region, plus the times it is entered (or
 the resets outside it, plus one). Each quantity is a sum over a cheapest cover of edges by such arguments, and
-uses only others that are already bounded, so each intermediate result is sound. Rounds are repeated until
-nothing gets smaller at a sample of the limits; the sample decides which formula is found, never whether it is
+uses only others that are already bounded, so each intermediate result is sound. Rounds are repeated until no
+bound at a sample of the limits gets smaller; the sample decides which formula is found, never whether it is
 true."""
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ from fsm_agent.fsm.verify.reach import Search, TimeLimit, endless
 
 @dataclass(frozen=True, slots=True)
 class Bound:
-    """An upper bound on the visits of ``states`` together, or on all moves when ``states`` is empty; or on
-    how often the cap ``spends`` is spent.
+    """An upper bound on the visits of ``states`` together, on all moves if ``states`` is empty, or on how
+    often the cap ``spends`` is spent.
 
-    It is the smallest of ``formulas``. ``caps`` tells whether the caps are kept or taken away.
-    ``refined``: no time was missing to make it smaller."""
+    The bound is the smallest of ``formulas``. ``caps`` tells whether the caps are kept or taken away.
+    ``refined``: the time was enough to make it as small as possible."""
 
     states: tuple[str, ...]
     caps: bool
@@ -43,43 +43,45 @@ class Bound:
 
     @property
     def name(self) -> str:
-        """Return what is counted, in words."""
+        """What is counted, in words."""
         if self.spends:
             return f"{self.spends} spent"
         return f"visits of {' and '.join(self.states)}" if self.states else "moves"
 
     @property
     def text(self) -> str:
-        """Return the formula; of several the least counts."""
+        """The formula; the minimum if there are several."""
         return self.written()[0]
 
     @property
     def legend(self) -> list[str]:
-        """Return a line for each name in the formula that abbreviates a sum."""
+        """One line for each name in the formula that abbreviates a sum."""
         return self.written()[1]
 
     def written(self, sums: dict[str, str] | None = None) -> tuple[str, list[str]]:
-        """The formula and its legend. ``sums``: names of sums that other formulas of the same page share."""
+        """Return the formula and its legend. ``sums``: names of sums that other formulas of the same page
+        share."""
         texts, legend = self.printer.named(self.formulas, sums)
         return (f"min({', '.join(texts)})" if len(texts) > 1 else texts[0]), legend
 
     def exact(self, found: Search) -> int:
-        """What exact search found of it."""
+        """Return the exact value of the bounded quantity from an exact search."""
         return found.most_spent(self.spends) if self.spends else found.most_visits(self.states or None)
 
     def value(self, limits: Mapping[str, int]) -> int:
-        """The number for these limits. Raises ``KeyError`` for a limit that is not given."""
+        """Return the value for these limits. Raises ``KeyError`` for a limit that is not given."""
         return min(formula.value(limits) for formula in self.formulas)
 
 
 def bounds(
     without_caps: Ranking, with_caps: Ranking, watch: tuple[str, ...] = (), within: TimeLimit | None = None
 ) -> tuple[Bound, ...]:
-    """The bounds of a table whose turns end, true whenever time is over (by default it never is).
+    """Return the bounds of a table whose turns end; they are true whenever the time is over (by default
+    never).
 
-    On the visits of each state of ``watch``, of all of them together, of each state that runs other tables,
-    and on moves. An empty ``watch`` means the states that a cap counts, or all states if there is no cap. A
-    cap that counts other moves, too, and is never reset is a bound of its own."""
+    There are bounds on the visits of each state of ``watch``, of all of them together, of each state that
+    runs other tables, and on moves. An empty ``watch`` means the states that a cap counts, or all states if
+    there is no cap. A cap that also counts other moves and is never reset is a bound of its own."""
     table, within = without_caps.graph.table, within or endless()
     states = watch or watched_states(table)
     wanted: list[tuple[str, ...]] = [(state,) for state in states]
@@ -94,14 +96,14 @@ def bounds(
 
 
 def _counts_apart(table: Table, cap: str) -> bool:
-    """Does the cap count other moves than the visits of one state, and is never given back?"""
+    """Return whether the cap also counts moves other than the visits of one state, and is never reset."""
     into = {row.dest for row in table.rows if cap in row.spends}
     others = any(row.dest in into and cap not in row.spends for row in table.rows)
     return (others or len(into) > 1) and not any(cap in row.resets for row in table.rows)
 
 
 def watched_states(table: Table) -> tuple[str, ...]:
-    """The states whose visits a cap counts, or all but the final one if no cap does."""
+    """Return the states whose visits a cap counts, or all but the final one if no cap does."""
     caps = {counter.name for counter in table.counters if counter.cap}
     counted = {row.dest for row in table.rows if caps & set(row.spends)}
     return tuple(
@@ -112,7 +114,7 @@ def watched_states(table: Table) -> tuple[str, ...]:
 def _bounds(
     ranking: Ranking, wanted: list[tuple[str, ...]], spent: list[str], within: TimeLimit
 ) -> list[Bound]:
-    """Of visits of each of ``wanted``, and of how often each cap of ``spent`` is."""
+    """Bound the visits of each of ``wanted``, and how often each cap of ``spent`` is spent."""
     counting = _counted(ranking)
     with counting.lock:
         counting.refine(within)
@@ -136,8 +138,8 @@ def _bounds_of(
 
 
 def _cap_bounds(counting: Counting, cap: str) -> Iterator[Polynomial]:
-    """How often the rows that spend a cap are taken: at most as often as it says, and as other budgets
-    let them."""
+    """Yield bounds on how often the rows that spend a cap are taken: by all arguments together, and by the
+    cap alone."""
     spending = counting.sets.spent[cap]
     for estimate in (counting.taken(spending), counting.paid(cap, spending)):
         if estimate:
@@ -146,13 +148,13 @@ def _cap_bounds(counting: Counting, cap: str) -> Iterator[Polynomial]:
 
 @lru_cache(maxsize=8)
 def _counted(ranking: Ranking) -> Counting:
-    """The same for whatever is watched, and refined whenever there is time."""
+    """Cached, because it is the same for all watched states and is refined whenever there is time."""
     return Counting(ranking)
 
 
 def _visits(counting: Counting, states: tuple[str, ...], caps: list[str]) -> Iterator[Polynomial]:
-    """The visits of ``states`` by all arguments together, and by each of ``caps`` alone; the start is a
-    visit."""
+    """Yield bounds on the visits of ``states``: by all arguments together, and by each of ``caps`` alone. The
+    start is a visit."""
     into = counting.sets.into(states)
     start = Polynomial.constant(counting.sets.graph.table.initial in states)
     for estimate in (counting.taken(into), *(counting.paid(cap, into) for cap in caps)):
@@ -161,7 +163,7 @@ def _visits(counting: Counting, states: tuple[str, ...], caps: list[str]) -> Ite
 
 
 def _moves(counting: Counting) -> Iterator[Polynomial]:
-    """The moves, one for each visit of a state that is left: a sum over the states."""
+    """Yield the bound on moves: each move leaves a visit of a state, so it is the sum over the states."""
     table = counting.sets.graph.table
     left = [next(_visits(counting, (state,), []), None) for state in table.states if state != table.final]
     known = [visits for visits in left if visits is not None]
@@ -170,8 +172,8 @@ def _moves(counting: Counting) -> Iterator[Polynomial]:
 
 
 def _printer(counting: Counting) -> Printer:
-    """Names for what occurs again and again: how often a flag is set, and the largest of the limits of one
-    counter."""
+    """Build a printer with names for frequent terms: how often a flag is set, and the largest of the limits
+    of one counter."""
     table = counting.sets.graph.table
     sums: dict[str, tuple[Variable, ...]] = {}
     for flag, locations in counting.sets.flagged.items():
@@ -199,13 +201,13 @@ def _printer(counting: Counting) -> Printer:
 
 
 SAMPLE, CAP_SAMPLE = 10, 10**6
-"""Limits at which formulas are compared. Caps give large bounds, so they are used only where nothing else
-bounds."""
+"""Limits at which formulas are compared. Caps give large bounds, so they are used only where no other
+limit applies."""
 
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """An upper bound: its formula and its value at the sample."""
+    """An upper bound as a formula, and its value at the sample."""
 
     formula: Polynomial
     weight: int
@@ -242,14 +244,14 @@ class Counting:
         self._settle()
 
     def refine(self, within: TimeLimit) -> None:
-        """Look for regions that lower the bounds until none is left or time is up; keep the results for the
-        next call. Hold ``lock`` meanwhile."""
+        """Search for regions that lower the bounds until none is left or time is over; keep the results for
+        the next call. The caller must hold ``lock``."""
         while not self.refined and not within.over:
             self.refined = not self._grow(within)
             self._settle()
 
     def taken(self, edges: int) -> Estimate | None:
-        """How often ``edges`` are taken together, or None when no argument bounds them."""
+        """Return how often ``edges`` are taken together, or None when no argument bounds them."""
         if edges not in self._asked:
             offers: dict[int, Estimate] = {}
             for mask, offer in self._offers(edges):
@@ -261,10 +263,10 @@ class Counting:
         return self._asked[edges]
 
     def paid(self, counter: str, edges: int) -> Estimate | None:
-        """How often ``edges`` are taken together, by the limit of ``counter`` alone, which all of them must
-        spend."""
+        """Return how often ``edges`` are taken together, by the limit of ``counter`` alone, which all of them
+        must spend."""
         if not edges:
-            return NEVER  # and there is no limit under which they spend
+            return NEVER  # an empty set has no limit under which it spends
         if edges & ~self.sets.spent.get(counter, 0):
             return None
         stretches = self._intervals
@@ -280,13 +282,13 @@ class Counting:
         return limit * min(known, key=lambda estimate: estimate.weight)
 
     def entered(self, region: int) -> Estimate | None:
-        """How often a run comes into ``region`` from outside; starting in it is coming in."""
+        """Return how often a run enters ``region`` from outside; a start in it counts as entering."""
         start = ONCE if region & 1 else NEVER
         entering = self.taken(self.sets.entering(region))
         return entering + start if entering else None
 
     def _offers(self, edges: int) -> Iterator[tuple[int, Estimate]]:
-        """(edges bounded, bound): every argument that says something about ``edges``."""
+        """Yield (edges bounded, bound) for every argument about ``edges``."""
         for counter, spending in self.sets.spent.items():
             if not edges & spending:
                 continue
@@ -302,7 +304,7 @@ class Counting:
             yield edges & self.sets.final, ONCE
 
     def _between(self, counter: str, part: int) -> Estimate | None:
-        """In how many stretches without a reset of ``counter`` a run is in ``part``."""
+        """Return the number of stretches without a reset of ``counter`` in which a run is in ``part``."""
         inside = self.sets.reset[counter] & self.sets.inside(part)
         resets, others = self.taken(inside), self.taken(self.sets.reset[counter] & ~inside)
         starts = [ONCE + others] if others else []
@@ -326,7 +328,7 @@ class Counting:
                         better = True
 
     def _enter(self, region: int) -> bool:
-        """Keep how often ``region`` is entered, if that is less than what is known."""
+        """Record how often ``region`` is entered, if that is less than the known bound."""
         found = self.entered(region)
         if not _improve(self._entries, region, found):
             return False
@@ -336,13 +338,13 @@ class Counting:
         return True
 
     def _forget(self) -> None:
-        """Drop the answers about edges that an argument has become cheaper for."""
+        """Drop the cached results for edges that an argument now bounds more cheaply."""
         self._asked = {edges: known for edges, known in self._asked.items() if not edges & self._cheaper}
         self._cheaper = 0
 
     def _grow(self, within: TimeLimit) -> bool:
-        """For each step, look for a region that holds its start but not its end and is entered less often.
-        Says whether there may be more to be found."""
+        """For each step, look for a region that contains its start but not its end and is entered less often.
+        Return whether there may be more to find."""
         found = False
         for source, dest in self.sets.arcs():
             if within.over:
@@ -364,7 +366,7 @@ Key = TypeVar("Key")
 
 
 def _improve(known: dict[Key, Estimate], key: Key, found: Estimate | None) -> bool:
-    """Keep ``found`` if it is smaller than what is known."""
+    """Keep ``found`` if it is smaller than the known estimate; return whether it was."""
     if found is None or (key in known and known[key].weight <= found.weight):
         return False
     known[key] = found
@@ -372,7 +374,7 @@ def _improve(known: dict[Key, Estimate], key: Key, found: Estimate | None) -> bo
 
 
 class EdgeSets:
-    """Answers about sets of edges and of locations. Bit e means ``graph.edges[e]``, bit i means
+    """Queries on sets of edges and of locations. Bit e means ``graph.edges[e]``, bit i means
     ``graph.locations[i]``.
 
     ``spent`` and ``reset`` are the edges that spend (under a limit) or reset a counter, ``final`` those that
@@ -402,7 +404,7 @@ class EdgeSets:
         }
 
     def touching(self, region: int) -> int:
-        """The edges of a visit to ``region``: the one that enters, those inside, the one that leaves."""
+        """Return the edges of a visit to ``region``: those that enter it, those inside, those that leave."""
         out, into = self._ends_of(region)
         return out | into
 
@@ -422,33 +424,33 @@ class EdgeSets:
         return out & into
 
     def into(self, states: Iterable[str]) -> int:
-        """The edges by which a state of ``states`` is entered, also from itself."""
+        """Return the edges that enter a state of ``states``, including from itself."""
         states = set(states)
         return sum(1 << e for e, edge in enumerate(self.graph.edges) if edge.row.dest in states)
 
     def sources(self, edges: int) -> int:
-        """The locations in which ``edges`` start."""
+        """Return the locations in which ``edges`` start."""
         return sum(1 << i for i, leaving in enumerate(self._out) if leaving & edges)
 
     def before(self, region: int) -> int:
-        """The locations outside ``region`` from which one step leads into it."""
+        """Return the locations outside ``region`` from which one step leads into it."""
         return self.sources(self.entering(region))
 
     def arcs(self) -> list[tuple[int, int]]:
-        """The pairs of different locations that an edge joins, the final ones left out."""
+        """Return the pairs of different locations that an edge joins, without edges to the final state."""
         pairs = (
             (edge.source, edge.dest) for edge in self.graph.edges if edge.row.dest != self.graph.table.final
         )
         return sorted({(source, dest) for source, dest in pairs if source != dest})
 
     def limits(self, counter: str, edges: int) -> set[str]:
-        """The limits under which ``edges`` spend ``counter``; of several tested by one edge, one is
+        """Return the limits under which ``edges`` spend ``counter``; of several tested by one edge, one is
         enough."""
         found = (dict(self.graph.edges[e].spends).get(counter) for e in bits(edges))
         return {limits[0] for limits in found if limits}
 
     def _ends_of(self, region: int) -> tuple[int, int]:
-        """The edges that start in ``region`` and those that lead into it."""
+        """Return the edges that start in ``region`` and those that lead into it."""
         ends = self._ends.get(region)
         if ends is None:
             out = into = 0
@@ -459,11 +461,12 @@ class EdgeSets:
 
 
 PATIENCE = 3000
-"""Branches tried before the best cover so far is taken. The longest search for the turn table takes 728."""
+"""Maximum branches tried before the best cover so far is taken. The longest search for the turn table takes
+728."""
 
 
 def cheapest_cover(universe: int, prices: Sequence[tuple[int, int]]) -> tuple[int, ...] | None:
-    """Indices of the subsets of a cheapest cover, or None when something cannot be covered.
+    """Return the indices of the subsets of a cheapest cover, or None when something cannot be covered.
 
     ``universe`` is a bit set, ``prices`` are (bit set, price). Ties go to the first.
     """
@@ -497,7 +500,7 @@ Subset = tuple[int, int, int]
 
 
 def _minimal_subsets(subsets: list[Subset]) -> list[Subset]:
-    """Without the subsets that a cheaper one contains, cheapest first."""
+    """Return the subsets, cheapest first, without those that a cheaper one contains."""
     kept: list[Subset] = []
     for mask, price, index in sorted(subsets, key=lambda s: (s[1], -s[0].bit_count(), s[2])):
         if mask and not any(not mask & ~other for other, _, _ in kept):
@@ -506,7 +509,8 @@ def _minimal_subsets(subsets: list[Subset]) -> list[Subset]:
 
 
 def _classes(universe: int, subsets: list[Subset]) -> list[tuple[int, list[Subset]]] | None:
-    """One member of each class of members that the same subsets contain, with those subsets, fewest first."""
+    """Return one member of each class of members that the same subsets contain, with those subsets; classes
+    with the fewest subsets first. Return None if a member is in no subset."""
     classes: dict[tuple[int, ...], tuple[int, list[Subset]]] = {}
     for position in bits(universe):
         holding = [subset for subset in subsets if subset[0] >> position & 1]

@@ -1,11 +1,11 @@
-"""What a run is searched for, and how far a (state, counters) pair is from it.
+"""The goals of searches for runs, and the distance of a (state, counters) pair from a goal.
 
-A goal is a row or two rows in a row, as ranges of counts in one state. An interval analysis of the graph
-proves of many goals that no run reaches them; the intervals may be too wide, never too narrow. For the rest
-the heuristic guesses the distance: what is missing to the goal's counts, then the steps to the next row that
-spends some of it. A counter that cannot be spent without a reset of another one has to be spent first; until
-then the other one counts as untouched. The guess decides how fast a run is found, never which runs exist;
-only "cannot be reached any more" (None) is a fact, read off the graph of locations."""
+A goal is a row or two consecutive rows, as ranges of counts in one state. An interval analysis of the graph
+proves that no run reaches many of the goals; the intervals may be too wide, never too narrow. For the rest
+the heuristic estimates the distance: the units missing from the goal's counts, then the steps to the next row
+that spends one of them. A counter that cannot be spent without a reset of another one has to be spent first;
+until then the other one counts as untouched. The estimate decides how fast a run is found, never which runs
+exist; only "cannot be reached any more" (None) is a fact, read off the graph of locations."""
 
 from __future__ import annotations
 
@@ -17,40 +17,39 @@ from fsm_agent.fsm.table import AllOf, AnyOf, Below, Guard, Row, Spent, Table
 from fsm_agent.fsm.verify.reach import Pair
 
 Box = Mapping[str, tuple[int, int | None]]
-"""For some counters (at least, below); below None is no limit. Counters that are not named may have any
-count."""
+"""(at least, below) for some counters; below None means no upper limit. Other counters may have any count."""
 
 Aim = tuple[str, ...]
-"""The ids of one row, or of two that follow each other."""
+"""The ids of one row, or of two consecutive rows."""
 
 
 @dataclass(frozen=True, slots=True)
 class Goal:
-    """To take ``rows``, one after the other. They can be taken in the source of the first one wherever the
-    counts are in one of ``boxes``; without a box they never can."""
+    """To take ``rows``, one after the other. That is possible in the source of the first one wherever the
+    counts are in one of ``boxes``; without a box it never is."""
 
     rows: tuple[Row, ...]
     boxes: tuple[Box, ...]
 
     @property
     def state(self) -> str:
-        """Return the state in which the rows begin."""
+        """The state in which the rows begin."""
         return self.rows[0].source
 
     @property
     def aim(self) -> Aim:
-        """Return the ids of the rows."""
+        """The ids of the rows."""
         return tuple(row.id for row in self.rows)
 
 
 def row_goals(table: Table, limits: Mapping[str, int]) -> Iterator[Goal]:
-    """A goal for each row of a table."""
+    """Yield a goal for each row of a table."""
     for row in table.rows:
         yield _goal(table, (row,), limits)
 
 
 def pair_goals(graph: Graph, limits: Mapping[str, int]) -> Iterator[Goal]:
-    """A goal for each two rows that follow each other in some location of ``graph`` (unfolded with caps)."""
+    """Yield a goal for each two consecutive rows in some location of ``graph`` (unfolded with caps)."""
     leaving: dict[int, list[Row]] = {}
     for edge in graph.edges:
         leaving.setdefault(edge.source, []).append(edge.row)
@@ -72,7 +71,7 @@ def _goal(table: Table, rows: tuple[Row, ...], limits: Mapping[str, int]) -> Goa
 
 
 def boxes(guard: Guard, limits: Mapping[str, int]) -> list[Box]:
-    """The counts for which ``guard`` holds."""
+    """Return the counts for which ``guard`` holds."""
     match guard:
         case Below(counter=counter, limit=limit):
             return [{counter: (0, limits[limit])}] if limits[limit] > 0 else []
@@ -89,7 +88,7 @@ def boxes(guard: Guard, limits: Mapping[str, int]) -> list[Box]:
 
 
 def intersect(some: Iterable[Box], others: Iterable[Box]) -> Iterator[Box]:
-    """What is in a box of both."""
+    """Yield the nonempty intersections of a box of each."""
     others = tuple(others)
     for one in some:
         for other in others:
@@ -103,7 +102,7 @@ def intersect(some: Iterable[Box], others: Iterable[Box]) -> Iterator[Box]:
 
 
 def _before(box: Box, row: Row) -> Box | None:
-    """The counts from which ``row`` leads into ``box``; None when there are none."""
+    """Return the counts from which ``row`` leads into ``box``; None when there are none."""
     earlier: dict[str, tuple[int, int | None]] = {}
     for counter, (least, below) in box.items():
         spent = counter in row.spends
@@ -120,16 +119,16 @@ def _before(box: Box, row: Row) -> Box | None:
 
 
 Ranges = Mapping[str, tuple[int, int]]
-"""For each counter the least and the largest count."""
+"""The least and the largest count of each counter."""
 STEADY = 3
-"""Times that a range may grow before it is taken to be as wide as it can get."""
+"""Times that a range may grow before it is widened to its maximum."""
 
 
 def ranges(graph: Graph, limits: Mapping[str, int]) -> list[Ranges | None]:
-    """The ranges of each location of ``graph`` (unfolded with caps), in a turn that starts with all counters
-    at 0; ``None`` for a location that is out of reach.
+    """Return the ranges of each location of ``graph`` (unfolded with caps), in a turn that starts with all
+    counters at 0; ``None`` for an unreachable location.
 
-    Counts are held at the largest limit that their counter is compared with, as in ``successors``.
+    Counts stop at the largest limit that their counter is compared with, as in ``compile_moves``.
     """
     limits = dict(limits) | dict.fromkeys(graph.flags, 1)
     most = {counter.name: 0 for counter in graph.table.counters}
@@ -162,17 +161,18 @@ def ranges(graph: Graph, limits: Mapping[str, int]) -> list[Ranges | None]:
 
 
 def meets(box: Box, here: Ranges | None) -> bool:
-    """Can the counts of a location be in ``box``? A table without counters has boxes without any."""
+    """Return whether the counts of a location can be in ``box``. Without counters, boxes are
+    unconstrained."""
     return here is not None and next(intersect([box], [as_box(here)]), None) is not None
 
 
 def as_box(here: Ranges) -> Box:
-    """Return ranges that include their ends as a box that leaves its upper ends out."""
+    """Convert ranges, which include their ends, to a box, which excludes its upper ends."""
     return {counter: (least, largest + 1) for counter, (least, largest) in here.items()}
 
 
 def _after(before: Ranges, box: Box, row: Row, most: Mapping[str, int]) -> Ranges | None:
-    """The ranges that ``row`` leads to when the counts are in ``box``; None when they cannot be."""
+    """Return the ranges that ``row`` leads to when the counts are in ``box``; None when they cannot be."""
     open_at = next(intersect([box], [as_box(before)]), None)
     if open_at is None:
         return None
@@ -186,7 +186,8 @@ def _after(before: Ranges, box: Box, row: Row, most: Mapping[str, int]) -> Range
 
 
 def _wider(known: Ranges | None, more: Ranges, most: Mapping[str, int], *, steady: bool) -> Ranges:
-    """What holds both; a range that still grows after a while is taken to grow to its end."""
+    """Return ranges that contain both; with ``steady``, a range that still grows is widened to its
+    maximum."""
     if known is None:
         return more
     both = {}
@@ -205,14 +206,14 @@ Distances = list[int | None]
 @dataclass(frozen=True, slots=True)
 class Way:
     """Rows that spend a counter: the steps to them from each location, and the budgets that they also spend,
-    as (place in a pair, limit, steps to a row that gives it back)."""
+    as (place in a pair, limit, steps to a row that resets it)."""
 
     steps: Distances
     budgets: tuple[tuple[int, int, Distances], ...]
 
     def length(self, pair: Pair, here: int) -> int | None:
-        """The steps to these rows, or to what has to be given back before they are open; None when nothing
-        helps."""
+        """Return the steps to these rows, or to the resets that must come before they are open; None when
+        nothing helps."""
         away = self.steps[here]
         for place, limit, back in self.budgets:
             if pair[place] >= limit:
@@ -225,10 +226,9 @@ class Way:
 
 @dataclass(frozen=True, slots=True)
 class Need:
-    """One counter of a box: its place in a pair, the range wanted, the ways to spend it and the steps to a
+    """One counter of a box: its place in a pair, the wanted range, the ways to spend it, and the steps to a
     row that resets it. ``first`` are the (place, least) of the counters to be spent before it, ``kept`` the
-    locations from which the goal can be reached without a reset of it: elsewhere its count is worth
-    nothing."""
+    locations from which the goal can be reached without a reset of it: elsewhere its count is worthless."""
 
     place: int
     least: int
@@ -239,8 +239,8 @@ class Need:
     kept: int
 
     def missing(self, pair: Pair, here: int) -> tuple[int, int | None]:
-        """What is missing, and the steps to the next row that helps: -1 when it has to wait, None when
-        nothing helps."""
+        """Return the missing units, and the steps to the next row that helps: -1 when this counter has to
+        wait, None when nothing helps."""
         if self.below is not None and pair[self.place] >= self.below:
             return 1, self.reset[here]
         if not self.least:
@@ -255,11 +255,11 @@ class Need:
 
 
 Needs = tuple[Distances, list[Need]]
-"""The steps to the locations of a box, and what its counters need."""
+"""The steps to the locations of a box, and the needs of its counters."""
 
 
 class Heuristic:
-    """Guesses for one graph, unfolded with caps, under ``limits``."""
+    """Estimates for one graph, unfolded with caps, under ``limits``."""
 
     def __init__(self, graph: Graph, limits: Mapping[str, int]) -> None:
         self.graph, self.limits = graph, limits
@@ -285,13 +285,13 @@ class Heuristic:
         return self._number[self.graph.table.states[pair[0]], flags]
 
     def needs(self, state: str, box: Box) -> Needs:
-        """The steps to a location of ``state`` that fits ``box``, and the counters to be brought into
+        """Return the steps to a location of ``state`` that fits ``box``, and the counters to be brought into
         range."""
         there = self._fitting(state, box)
         return self._steps(there), self._box_needs(box, there)
 
     def guess(self, pair: Pair, needs: Needs) -> int | None:
-        """How far ``pair`` is from the box; None when the box cannot be reached from there."""
+        """Estimate the distance of ``pair`` from the box; None when the box cannot be reached from there."""
         here = self.location(pair)
         steps = needs[0][here]
         if steps is None:
@@ -337,14 +337,15 @@ class Heuristic:
         return self._steps(_bit_set(edge.source for edge in self.graph.edges if counter in edge.resets))
 
     def _before(self, counter: str, other: str, there: int, wanted: Box) -> bool:
-        """Must ``counter`` be spent before ``other``, because what spends it gives ``other`` back?"""
+        """Return whether ``counter`` must be spent before ``other``, because the rows that spend it reset
+        ``other``."""
         return self._gives_back(counter, other, there, wanted) and not self._gives_back(
             other, counter, there, wanted
         )
 
     def _gives_back(self, counter: str, other: str, there: int, wanted: Box) -> bool:
-        """Is ``other`` reset between two rows that spend ``counter``, or between the last one and
-        ``there``?"""
+        """Return whether ``other`` is reset between two rows that spend ``counter``, or between the last one
+        and ``there``."""
         if (counter, other, there) not in self._orders:
             kept = self._reachable_without_reset(other, there)
             spending = [edge for edge in self._spending[counter] if other not in edge.resets]
@@ -355,7 +356,7 @@ class Heuristic:
         return not last or (not again and wanted[counter][0] > 1)
 
     def _reachable_without_reset(self, counter: str, there: int) -> int:
-        """The locations from which ``there`` can be reached without a reset of ``counter``."""
+        """Return the locations from which ``there`` can be reached without a reset of ``counter``."""
         if (counter, there) not in self._keeping:
             ahead = self._ahead(counter)
             places = range(len(self.graph.locations))
@@ -363,7 +364,7 @@ class Heuristic:
         return self._keeping[counter, there]
 
     def _ahead(self, counter: str) -> dict[int, int]:
-        """Where one step leads that does not reset ``counter``."""
+        """Return the successors of each location by edges that do not reset ``counter``."""
         if counter not in self._without_reset:
             ahead = self._without_reset[counter] = {}
             for edge in self.graph.edges:
@@ -380,7 +381,7 @@ class Heuristic:
         return found
 
     def _steps(self, targets: int) -> Distances:
-        """From each location the fewest steps to one of ``targets``."""
+        """Return the fewest steps from each location to one of ``targets``."""
         if targets not in self._known:
             steps: Distances = [None] * len(self.graph.locations)
             now, seen, count = targets, 0, 0

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from math import gcd
 
 LONG = 600
-"""Letters of a formula that can be read; the turn's longest has 374."""
+"""Maximum letters of a readable formula; the turn's longest has 374."""
 _INNERMOST = re.compile(r"(?<!max)\([^()]*\)")
 
 Variable = tuple[str, ...]
@@ -28,12 +28,12 @@ class Polynomial:
 
     @classmethod
     def constant(cls, value: int) -> Polynomial:
-        """Make the polynomial that is always ``value``."""
+        """Return the polynomial that is always ``value``."""
         return cls({(): value} if value else {})
 
     @classmethod
     def largest(cls, limits: Iterable[str]) -> Polynomial:
-        """The largest of some limits; one name is the limit itself."""
+        """Return the largest of some limits; one name is the limit itself."""
         return cls({(tuple(sorted(set(limits))),): 1})
 
     def __add__(self, other: Polynomial) -> Polynomial:
@@ -51,7 +51,7 @@ class Polynomial:
         return Polynomial(terms)
 
     def value(self, limits: Mapping[str, int]) -> int:
-        """The number for these limits. Raises ``KeyError`` for a limit that is not given."""
+        """Return the value for these limits. Raises ``KeyError`` for a limit that is not given."""
         total = 0
         for monomial, factor in self.terms.items():
             for variable in monomial:
@@ -61,11 +61,11 @@ class Polynomial:
 
     @property
     def variables(self) -> list[Variable]:
-        """Return its variables, sorted."""
+        """Its variables, sorted."""
         return sorted({variable for monomial in self.terms for variable in monomial})
 
     def quotient(self, variable: Variable) -> Polynomial:
-        """What ``variable`` is multiplied with."""
+        """Return the polynomial by which ``variable`` is multiplied."""
         return Polynomial(
             {_without(m, variable): factor for m, factor in self.terms.items() if variable in m}
         )
@@ -81,16 +81,15 @@ class Polynomial:
 class Printer:
     """Prints polynomials with common factors taken out.
 
-    ``sums`` gives names to sums of variables ("blocks") and ``maxima`` to variables of several limits. A name
-    is used wherever it fits; ``legend`` then says what it means. ``taken`` are names that mean something
-    already."""
+    ``sums`` names sums of variables ("blocks"), and ``maxima`` names variables of several limits. A name is
+    used wherever it fits; ``legend`` then explains it. ``taken`` are names already in use."""
 
     sums: Mapping[str, tuple[Variable, ...]] = field(default_factory=dict)
     maxima: Mapping[str, Variable] = field(default_factory=dict)
     taken: frozenset[str] = frozenset()
 
     def text(self, polynomial: Polynomial) -> str:
-        """Return the polynomial as text, known sums by their names."""
+        """Return the polynomial as text, with known sums by name."""
         for name, variables in self.sums.items():
             polynomial = _substitute(polynomial, name, variables)
         return self._sum(polynomial, {})
@@ -98,21 +97,21 @@ class Printer:
     def named(
         self, polynomials: Iterable[Polynomial], sums: dict[str, str] | None = None
     ) -> tuple[list[str], list[str]]:
-        """Some polynomials as text, and the legend of the names in it. Where a text is too long to be read,
-        sums that occur in it again and again get names: "s1 = 1 + rounds", "s2 = s1 + tries·s1". ``sums`` are
-        names given before, and gets the new ones."""
+        """Return polynomials as text, and the legend of the names in them. If a text is too long to read,
+        sums that occur repeatedly get names: "s1 = 1 + rounds", "s2 = s1 + tries·s1". ``sums`` contains the
+        names already given and receives the new ones."""
         texts = [self.text(polynomial) for polynomial in polynomials]
         sums = {} if sums is None else sums
         if max(map(len, texts), default=0) > LONG:
             texts = [self._name_sums(text, sums) for text in texts]
         words = _words(" ".join(texts))
-        for name in reversed(sums):  # a sum is made of those before it
+        for name in reversed(sums):  # a sum consists of earlier ones
             words |= _words(sums[name]) if name in words else set()
         legend = [f"{name} = {meaning}" for name, meaning in sums.items() if name in words]
         return texts, [*legend, *self.legend(" ".join(words))]
 
     def _name_sums(self, text: str, sums: dict[str, str]) -> str:
-        """Write names for the sums in brackets that occur more than once, the innermost first."""
+        """Replace the sums in brackets that occur more than once by names, the innermost first."""
         while True:
             known = {f"({meaning})": name for name, meaning in sums.items()}
             counts = Counter(_INNERMOST.findall(text))
@@ -127,13 +126,13 @@ class Printer:
                 text = text.replace(inner, known[inner])
 
     def legend(self, text: str) -> list[str]:
-        """The definitions of the names that occur in ``text``."""
+        """Return the definitions of the names that occur in ``text``."""
         defined = {name: " + ".join(map(self._name, parts)) for name, parts in self.sums.items()}
         defined |= {name: f"max({', '.join(variable)})" for name, variable in self.maxima.items()}
         return [f"{name} = {meaning}" for name, meaning in defined.items() if name in _words(text)]
 
     def _sum(self, polynomial: Polynomial, known: dict[Polynomial, str]) -> str:
-        """``known`` are the texts of parts: in a long formula the same parts occur again and again."""
+        """``known`` caches the texts of parts, which a long formula repeats."""
         if polynomial not in known:
             known[polynomial] = self._sum_of(polynomial, known)
         return known[polynomial]
@@ -173,7 +172,7 @@ def _words(text: str) -> set[str]:
 
 
 def _is_sum(text: str) -> bool:
-    """Whether a "+" occurs outside all brackets."""
+    """Return whether a "+" occurs outside all brackets."""
     depth = 0
     for letter in text:
         depth += (letter == "(") - (letter == ")")
@@ -188,7 +187,7 @@ def _without(monomial: Monomial, variable: Variable) -> Monomial:
 
 
 def _substitute(polynomial: Polynomial, name: str, variables: tuple[Variable, ...]) -> Polynomial:
-    """Write ``name`` for the sum of ``variables`` as often as that sum is a factor."""
+    """Replace the sum of ``variables`` by ``name`` as often as that sum is a factor."""
     quotients = [Counter(polynomial.quotient(variable).terms) for variable in variables]
     common = quotients[0]
     for quotient in quotients[1:]:
@@ -202,7 +201,8 @@ def _substitute(polynomial: Polynomial, name: str, variables: tuple[Variable, ..
 
 
 def _common_factor(polynomial: Polynomial) -> tuple[list[Variable], Polynomial]:
-    """The variables with the same quotient of at least two terms that take most terms out; none: ([], 0)."""
+    """Return the variables that share a quotient of at least two terms and cover the most terms, and that
+    quotient; ([], 0) if there are none."""
     best: tuple[list[Variable], Polynomial] = ([], Polynomial())
     groups: dict[frozenset[tuple[Monomial, int]], list[Variable]] = {}
     for variable in polynomial.variables:

@@ -2,15 +2,15 @@
 proves its promises.
 
 A property is an automaton that reads moves. Its **product** with the graph of locations has a node for each
-location and each thing remembered; where no step of it leads to ``BROKEN``, no turn breaks the property,
-whatever its maxima are. The graph knows no counts, so a step to ``BROKEN`` proves nothing: then a run is
-searched for, with real counts and with each maximum as an interval that the guards of the run leave to it. A
-run that is found is a run of the machine under ``Script.limits``.
+location and each memory; where no step leads to ``BROKEN``, no turn breaks the property, whatever its maxima
+are. The graph knows no counts, so a step to ``BROKEN`` proves nothing: then a run is searched for, with real
+counts and with each maximum as the interval that the guards of the run leave to it. A run found this way is a
+run of the machine under ``Script.limits``.
 
-A promise is about a value that turns carry. Its invariant is found first: the least set of (place, value)
-pairs that holds the starts and is closed under every row with what is declared of the visit that reports its
-event. Each row is taken where its guard can be true, whatever the limits are, so the set is at least all that
-can happen. Then every demand is checked in every pair where it is made."""
+A promise is about a value that turns carry. Its invariant is computed first: the least set of (place, value)
+pairs that contains the starts and is closed under every row and the change declared for the visit that
+reports its event. Each row is taken where its guard can be true, whatever the limits are, so the set contains
+at least everything that can happen. Then every demand is checked at every pair to which it applies."""
 
 from __future__ import annotations
 
@@ -39,26 +39,26 @@ from fsm_agent.fsm.table import AllOf, AnyOf, Below, Guard, Row, Spent, Table
 from fsm_agent.fsm.verify.cover import Paths, Script
 
 MOST_NODES = 20_000
-"""Nodes of a product; a second."""
+"""Maximum nodes of a product; a second."""
 MOST_PLACES = 2_000
-"""Places of a search for a run; a second."""
+"""Maximum places of a search for a run; a second."""
 MOST_TRIED = 4
-"""Values tried of a limit that a property is about, when no run is found."""
+"""Maximum values tried for the limit of a property, when no run is found."""
 MOST_ATOMS = 8
-"""Comparisons of one property; each doubles the cases of an edge."""
+"""Maximum comparisons of one property; each doubles the cases of an edge."""
 
 Node = tuple[int, int, frozenset[tuple[str, str]]]
-"""A location, what the property remembers, and the comparisons (counter, limit) that are known to fail."""
+"""A location, the memory of the property, and the comparisons (counter, limit) that are known to fail."""
 Seen = tuple[bool, ...]
 Maxima = Mapping[str, tuple[int, int | None]]
-"""For each limit the least and the largest value that it can have; ``None``: any."""
+"""The least and the largest possible value of each limit; ``None``: unbounded."""
 
 
 @dataclass(frozen=True)
 class PropertyVerdict:
-    """What is known of one property: ``proved`` for every configuration; ``refuted`` by ``run``, a turn whose
-    first ``run.reached`` moves are a shortest run that breaks it; or ``unknown``. ``basis`` says on what.
-    ``maxima`` are those that the run needs; all others may be 0."""
+    """The verdict on one property: ``proved`` for every configuration; ``refuted`` by ``run``, a turn whose
+    first ``run.reached`` moves are a shortest run that breaks it; or ``unknown``. ``basis``: the grounds of
+    the verdict. ``maxima`` are those that the run needs; all others may be 0."""
 
     claimed: Property
     verdict: Literal["proved", "refuted", "unknown"]
@@ -68,12 +68,13 @@ class PropertyVerdict:
 
     @property
     def ids(self) -> tuple[str, ...]:
-        """The rows of the run up to the move that breaks the property; none without a run."""
+        """The rows of the run up to the move that breaks the property; empty without a run."""
         return tuple(row.id for row in self.run.rows[: self.run.reached]) if self.run else ()
 
     @property
     def finding(self) -> str | None:
-        """What is wrong about it; ``None`` when it is proved, or not proved and ``known``."""
+        """What is wrong with the property; ``None`` when it is proved, or not proved and ``known``. A
+        property that is proved and ``known`` is a finding, too."""
         claimed = f"{self.claimed.says} ({self.claimed.label})"
         if self.verdict == "proved":
             known = f"{claimed}: is proved, and declared as known not to hold; take known= away"
@@ -91,8 +92,8 @@ class PropertyVerdict:
 
 
 def judge(table: Table) -> tuple[PropertyVerdict, ...]:
-    """A verdict about each property of ``table``. Raises ``TableError`` when it is not proved that every turn
-    of it ends, and for a property that is too large."""
+    """Return a verdict on each property of ``table``. Raises ``TableError`` when the table is not proved, and
+    for a property that is too large."""
     if not table.properties:
         return ()
     prove(table)
@@ -101,7 +102,7 @@ def judge(table: Table) -> tuple[PropertyVerdict, ...]:
 
 
 def verdict_of(product: Product, claimed: Property) -> PropertyVerdict:
-    """The verdict about one property, from the cheapest ground on which there is one."""
+    """Return the verdict on one property, by the cheapest argument that yields one."""
     if len(claimed.atoms()) > MOST_ATOMS:
         raise TableError(
             f"{product.table.name}: the property {claimed.says!r} reads {len(claimed.atoms())} comparisons,"
@@ -134,7 +135,7 @@ def verdict_of(product: Product, claimed: Property) -> PropertyVerdict:
 
 
 def _under_small_maxima(product: Product, claimed: AtMostProperty, limit: str) -> PropertyVerdict:
-    """Try 0, 1, 2 … as the limit that the property is about; a run that breaks it has more moves."""
+    """Try 0, 1, 2 … as the limit in the claim; a run that breaks it has more moves than that."""
     best, sure = None, True
     limits: Sequence[str] = ()
     for most in itertools.count():
@@ -163,7 +164,7 @@ def _refute(
 
 
 def _too_late(claimed: Property, last: Row) -> str:
-    """The hint for an ``only_if`` whose condition is met by the very move that breaks it."""
+    """Return the hint for an ``only_if`` whose condition is met by the very move that breaks it."""
     if not isinstance(claimed, NeverProperty) or any(
         isinstance(part, GuardedMoves) for part in claimed.until.parts()
     ):
@@ -186,7 +187,7 @@ def run_in_words(rows: Sequence[str], maxima: Mapping[str, int]) -> str:
 
 
 class Product:
-    """The graph of a table, and what its edges let a property see."""
+    """The graph of a table, and what a property can observe on its edges."""
 
     def __init__(self, table: Table) -> None:
         self.table = table
@@ -201,8 +202,8 @@ class Product:
     def steps(
         self, claimed: Property, *, exact: bool = False, spent: frozenset[str] = frozenset()
     ) -> dict[int | Node, set[Node]] | None:
-        """For each node that can be reached the nodes before it, under ``BROKEN`` those from which one step
-        breaks the property; ``None`` when there are too many. ``exact``: a comparison that failed fails until
+        """Map each reachable node to the nodes before it, and ``BROKEN`` to those from which one step breaks
+        the property; return ``None`` when there are too many. ``exact``: a comparison that failed fails until
         its counter is reset. ``spent``: limits that are 0."""
         start: Node = (0, claimed.start, frozenset())
         before: dict[int | Node, set[Node]] = {start: set()}
@@ -221,7 +222,7 @@ class Product:
         return before
 
     def seen(self, edge: Edge, claimed: Property) -> set[Seen]:
-        """All that ``claimed`` may see of a move by ``edge``, whatever was before."""
+        """Return all that ``claimed`` may see of a move by ``edge``, whatever came before."""
         return {seen for seen, _ in self._cases(edge, claimed, frozenset(), False, frozenset())}
 
     def _cases(
@@ -232,7 +233,7 @@ class Product:
         exact: bool,
         spent: frozenset[str],
     ) -> Iterator[tuple[Seen, frozenset[tuple[str, str]]]]:
-        """What the property may see, and the comparisons that are known to fail afterwards."""
+        """Yield what the property may see, and the comparisons that are known to fail afterwards."""
         truth, regions = self.truths[edge.row.id]
         flags = self.graph.locations[edge.source].flags
         atoms = claimed.atoms()
@@ -270,11 +271,11 @@ def _only(wanted: Below) -> Callable[[Below], bool | None]:
 
 
 def paying_counter(product: Product, claimed: Property) -> str:
-    """For "at most LIMIT moves": a counter that each of the moves spends below that limit, and that no move
-    between two of them resets; empty without such a counter.
+    """Return, for "at most LIMIT moves", a counter that each of the moves spends below that limit, and that
+    no move between two of them resets; empty without such a counter.
 
-    Such a counter is never less than the number of moves counted: both begin at 0, and each counted move
-    adds one to both."""
+    Such a counter is never less than the number of moves counted: both begin at 0, and each counted move adds
+    one to both."""
     if not isinstance(claimed, AtMostProperty) or claimed.limit is None:
         return ""
     seen = {edge: product.seen(edge, claimed) for edge in product.graph.edges}
@@ -310,7 +311,7 @@ def _tested_counters(edge: Edge) -> set[tuple[str, str]]:
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """Where a search is: in a location, with these counts, when the maxima are in these intervals."""
+    """A position of the search: a location, these counts, and the maxima as intervals."""
 
     location: int
     memory: int
@@ -319,8 +320,8 @@ class _Place:
 
 
 class _RunSearch:
-    """Looks for a shortest run that breaks a property, best first: the steps of the product to ``BROKEN`` are
-    never more than those of a run."""
+    """Searches for a shortest run that breaks a property, best first: the product never has more steps to
+    ``BROKEN`` than a run."""
 
     def __init__(
         self,
@@ -338,7 +339,7 @@ class _RunSearch:
         self.complete, self.places = False, 0
 
     def run(self) -> Script | None:
-        """The run, and a way from there to the end of the turn; ``None`` when none was found."""
+        """Return the run, continued to the end of the turn; ``None`` when none was found."""
         start = _Place(0, self.claimed.start, (0,) * len(self.counters), self.maxima)
         came: dict[_Place, tuple[_Place, Row] | None] = {start: None}
         moves, order = {start: 0}, itertools.count()
@@ -379,7 +380,7 @@ class _RunSearch:
                         yield row, _Place(edge.dest, memory, after, tuple(maxima.values()))
 
     def _open_ranges(self, guard: Guard, counts: Mapping[str, int], maxima: Maxima) -> Iterator[Maxima]:
-        """The maxima under which ``guard`` is open with these counts, as intervals."""
+        """Yield the maxima under which ``guard`` is open with these counts, as intervals."""
         match guard:
             case Below(counter=counter, limit=limit):
                 yield from self._between(maxima, limit, counts[counter] + 1, None)
@@ -403,7 +404,8 @@ class _RunSearch:
             yield maxima if flag else {**maxima, limit: (least, min(ends) if ends else None)}
 
     def _script(self, came: Mapping[_Place, tuple[_Place, Row] | None], place: _Place) -> Script:
-        """The run up to ``place`` under the smallest maxima that it needs, and on to the end of the turn."""
+        """Return the run up to ``place`` under the smallest maxima that it needs, continued to the end of the
+        turn."""
         limits = {name: least for name, (least, _) in zip(self.limits, place.maxima, strict=True)}
         rows: list[Row] = []
         step = came[place]
@@ -422,7 +424,7 @@ def _interval(fixed: int | None) -> tuple[int, int | None]:
 
 
 def _distances(before: Mapping[int | Node, set[Node]]) -> dict[Node, int]:
-    """For each node from which the property can be broken the fewest steps that break it."""
+    """Map each node from which the property can be broken to the fewest steps that break it."""
     far: dict[Node, int] = {}
     now: set[Node] = before[BROKEN]
     count = 1
@@ -438,8 +440,8 @@ def _distances(before: Mapping[int | Node, set[Node]]) -> dict[Node, int]:
 
 @dataclass(frozen=True, slots=True)
 class CarriedPlace:
-    """A location of the graph, what is true of the row that led there (``Promises.words``), and the value on
-    entry; the end of the turn has no location (-1)."""
+    """A location of the graph, the words that are true of the row that led there (``Promises.words``), and
+    the value on entry; the end of the turn has no location (-1)."""
 
     location: int
     came: frozenset[str]
@@ -448,8 +450,8 @@ class CarriedPlace:
 
 @dataclass(frozen=True)
 class Induction:
-    """The ``places`` of the invariant, how many ``obligations`` were looked at (a value at the start, a row
-    from a place, a demand at a place), and the ``faults`` found; it is a proof when there are none."""
+    """The ``places`` of the invariant, the number of ``obligations`` checked (a value at the start, a row
+    from a place, a demand at a place), and the ``faults`` found; without faults it is a proof."""
 
     graph: Graph
     places: frozenset[CarriedPlace]
@@ -457,7 +459,7 @@ class Induction:
     faults: tuple[Fault, ...]
 
     def values(self, state: str) -> frozenset[Any]:
-        """Return the values that ``state`` can be entered with; of ``""``, those at the end of the turn."""
+        """Return the values that ``state`` can be entered with; for ``""``, those at the end of the turn."""
         locations = self.graph.locations
         return frozenset(
             place.value
@@ -475,7 +477,7 @@ Step = tuple[CarriedPlace, Row | None]
 
 
 class _Fixpoint:
-    """Breadth first, so that the first way to a place is a shortest one."""
+    """Breadth-first search, so that the first way to a place is a shortest one."""
 
     def __init__(self, graph: Graph, promises: Promises) -> None:
         self.graph, self.promises, self.table = graph, promises, graph.table
@@ -543,7 +545,7 @@ class _Fixpoint:
         return self._left[key]
 
     def _broken(self, place: CarriedPlace, what: str) -> Fault:
-        """What is wrong: the last visit that changed the value, and the shortest run to the place."""
+        """Build the fault: the last visit that changed the value, and the shortest run to the place."""
         run, at, changed = list[str](), place, None
         while (step := self._came[at]) is not None:
             before, row = step
@@ -562,7 +564,7 @@ class _Fixpoint:
 
 
 def _names(promises: Promises, table: Table) -> Iterator[Fault]:
-    """Names in the promises that the table, or the value, does not have."""
+    """Report names in the promises that are not in the table or in the value."""
     lines = {f"{source}.{event}" for source, event in table.by_event}
     after = lines | {row.exit for row in table.rows} | {counter.name for counter in table.counters}
     known = {field.name for value in promises.starts for field in fields(value)}

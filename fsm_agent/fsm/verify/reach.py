@@ -1,11 +1,11 @@
-"""Which (state, counters) pairs turns reach under given limits: exact search, small limits under which it is
-possible, and a model for spin.
+"""The (state, counters) pairs that turns reach under given limits: exact search, small limits under which it
+is possible, and a model for spin.
 
 A pair is a tuple of ints: the index of the state, then one count for each counter. A count stops at the
-largest limit it is compared with: above it no guard can tell the difference, and a table whose counters run
-away still has finitely many pairs. Exact search checks formulas and rankings independently: it knows nothing
-of locations or covers. At the default limits of a real table there are far too many pairs; then only the
-formulas speak."""
+largest limit it is compared with: above it no guard can tell the difference, and even a table whose counters
+grow without bound has finitely many pairs. Exact search checks formulas and rankings independently: it knows
+nothing of locations or covers. At the default limits of a real table there are far too many pairs; then only
+the formulas apply."""
 
 # A bound is exact only if a run reaches it. Exact search cannot handle the default limits. So a run is
 # constructed step by step from the value of each remaining budget, and a test drives the real machine along
@@ -28,14 +28,14 @@ from fsm_agent.fsm.table import AllOf, AnyOf, Below, Guard, Row, Spent, Table
 SECONDS = 20.0
 """The default time limit of a report; the turn's takes two seconds."""
 MOST_PAIRS = 600_000
-"""Pairs of an exact search; a few seconds and a quarter of a gigabyte."""
+"""Maximum pairs of an exact search; a few seconds and a quarter of a gigabyte."""
 SMALL = 5_000
-"""Pairs of one small scope; 20 ms."""
+"""Maximum pairs of one small scope; 20 ms."""
 MOST_TRIES = 80
 MOST_TOO_LARGE = 12
-"""Consecutive scopes with too many pairs after which no more are tried."""
+"""Number of consecutive scopes with too many pairs after which no more are tried."""
 CAP, KEPT = 24, 6
-"""Roomy limits: of caps, and of counters that no row resets."""
+"""Roomy limits of caps, and of counters that no row resets."""
 
 Pair = tuple[int, ...]
 Moves = Callable[[Pair], list[tuple[int, Pair]]]
@@ -46,9 +46,8 @@ PROMELA: GuardWords = ("!", "&&", "||", "true", "false")
 
 
 class TimeLimit:
-    """``seconds`` from now on: of processor time, so that a busy machine finds as much, or of another
-    ``clock``. ``tell`` is called with the current step in a few words. Raises ``ConfigError`` for a negative
-    time."""
+    """``seconds`` from now: of processor time, so that a busy machine finds as much, or of another ``clock``.
+    ``tell`` is called with the current step in a few words. Raises ``ConfigError`` for a negative time."""
 
     def __init__(
         self,
@@ -63,11 +62,11 @@ class TimeLimit:
 
     @property
     def over(self) -> bool:
-        """Say whether the time is over."""
+        """Whether the time is over."""
         return self._clock() >= self._ends
 
     def share(self, of: float) -> TimeLimit:
-        """Give a part of the remaining time to a part of the work: a half for ``of=2``."""
+        """Return a limit of a part of the remaining time: a half for ``of=2``."""
         left = max(self._ends - self._clock(), 0.0)
         return TimeLimit(left / of, self.tell, self._clock)
 
@@ -81,7 +80,7 @@ def endless() -> TimeLimit:
 
 
 def limit_names(table: Table) -> tuple[str, ...]:
-    """The limits that the guards of a table read, in reading order, without flags: their limit is 1 by
+    """Return the limits that the guards of a table read, in reading order, without flags: their limit is 1 by
     definition."""
     flags = {counter.name for counter in table.counters if counter.flag}
     atoms = (atom for row in table.rows for atom in row.guard.atoms())
@@ -89,8 +88,8 @@ def limit_names(table: Table) -> tuple[str, ...]:
 
 
 def all_limit_names(table: Table) -> tuple[str, ...]:
-    """``limit_names``, the limits on how many inner turns a state runs at once, and the limits of inner
-    tables as ``table.limit``."""
+    """Return ``limit_names``, the limits on how many inner turns a state runs at once, and the limits of
+    inner tables as ``table.limit``."""
     names = [*limit_names(table), *(inner.most for inner in table.inner.values() if inner.most)]
     for one in table.within.values():
         names += [name if "." in name else f"{one.name}.{name}" for name in all_limit_names(one)]
@@ -98,18 +97,19 @@ def all_limit_names(table: Table) -> tuple[str, ...]:
 
 
 def inner_limits(table: Table, limits: Mapping[str, int] | None) -> Mapping[str, int] | None:
-    """The limits of an inner table under its own names, of those of the outer one."""
+    """Select the limits of an inner table from those of the outer one, under its own names."""
     names = all_limit_names(table)
     return limits and {name: limits[name if "." in name else f"{table.name}.{name}"] for name in names}
 
 
 def with_flags(table: Table, limits: Mapping[str, int]) -> dict[str, int]:
-    """Add the limits of flags, which are 1."""
+    """Return the limits with those of flags, which are 1."""
     return dict(limits) | {counter.name: 1 for counter in table.counters if counter.flag}
 
 
 def largest_limits(table: Table, limits: Mapping[str, int]) -> dict[str, int]:
-    """The largest limit that each counter is compared with: 0 for one that is not, 1 for a flag."""
+    """Return the largest limit that each counter is compared with: 0 for one without a comparison, 1 for a
+    flag."""
     numbers = with_flags(table, limits)
     largest = {counter.name: int(counter.flag) for counter in table.counters}
     for row in table.rows:
@@ -122,7 +122,7 @@ def largest_limits(table: Table, limits: Mapping[str, int]) -> dict[str, int]:
 
 
 def compile_moves(table: Table, limits: Mapping[str, int], *, caps: bool = True) -> tuple[Pair, Moves]:
-    """The first pair of a turn, and a function that gives the rows that are open in a pair: their numbers in
+    """Return the first pair of a turn, and a function that returns the rows open in a pair: their numbers in
     ``table.rows`` and the pairs they lead to. With ``caps=False`` guards on caps are open and caps stay 0.
     Raises ``KeyError`` for a missing limit; flags need none."""
     numbers, largest = with_flags(table, limits), largest_limits(table, limits)
@@ -174,10 +174,10 @@ def guard_source(guard: Guard, atom: Callable[[Below], str], words: GuardWords) 
 
 
 class Search:
-    """The ``pairs`` that a turn can reach, in the order of discovery, without those of the final state, and
-    the ids of the rows ``taken`` somewhere. The moves from ``pairs[i]`` are those from ``starts[i]`` to
-    ``starts[i + 1]``: for each the number of its row in ``rows``, and in ``after`` the index of the pair it
-    leads to, -1 for the end of the turn."""
+    """The result of an exact search: the reachable ``pairs`` in the order of discovery, without those of the
+    final state, and the ids of the rows ``taken`` somewhere. The moves from ``pairs[i]`` are those from
+    ``starts[i]`` to ``starts[i + 1]``: for each the number of its row in ``rows``, and in ``after`` the index
+    of the pair it leads to, -1 for the end of the turn."""
 
     def __init__(
         self, table: Table, pairs: list[Pair], starts: array[int], rows: array[int], after: array[int]
@@ -190,26 +190,26 @@ class Search:
 
     @property
     def ends(self) -> bool:
-        """Say whether every run ends."""
+        """Whether every run ends."""
         return len(self._order) == len(self.pairs)
 
     def moves(self, here: int) -> Iterator[tuple[Row, int]]:
-        """The rows that are open in ``pairs[here]``, and the indices of the pairs they lead to (-1: the
+        """Yield the rows that are open in ``pairs[here]``, and the indices of the pairs they lead to (-1: the
         end)."""
         for move in range(self._starts[here], self._starts[here + 1]):
             yield self.table.rows[self._rows[move]], self._after[move]
 
     def most_visits(self, states: Iterable[str] | None = None) -> int:
-        """The largest number of visits of ``states`` in one run; of moves when ``states`` is None."""
+        """Return the largest number of visits of ``states`` in one run; of moves when ``states`` is None."""
         start = states is not None and self.table.initial in (states := tuple(states))
         return start + self._most(self._visits(states))[0][0]
 
     def most_spent(self, counter: str) -> int:
-        """The largest number of rows in one run that spend ``counter``."""
+        """Return the largest number of rows in one run that spend ``counter``."""
         return self._most(tuple(int(counter in row.spends) for row in self.table.rows))[0][0]
 
     def worst_run(self, states: Iterable[str] | None = None) -> tuple[Row, ...]:
-        """The rows of a run that has ``most_visits``, to the end of the turn."""
+        """Return the rows of a run that has ``most_visits``, to the end of the turn."""
         best = self._most(self._visits(states))[1]
         run: list[Row] = []
         here = 0
@@ -223,8 +223,8 @@ class Search:
         return tuple(int(wanted is None or row.dest in wanted) for row in self.table.rows)
 
     def _most(self, gains: tuple[int, ...]) -> tuple[list[int], list[int]]:
-        """For each pair the largest sum of ``gains`` from there on, and the move that begins such a run (-1:
-        none is open); of equal ones a move that ends the turn."""
+        """Return for each pair the largest sum of ``gains`` from there on, and the first move of such a run
+        (-1: none is open); a move that ends the turn wins ties."""
         if not self.ends:
             raise ValueError("a run can be endless; no longest run exists")
         if gains not in self._known:
@@ -241,7 +241,7 @@ class Search:
         return self._known[gains]
 
     def _topological(self) -> list[int]:
-        """The indices of pairs so that every move leads to a later one; pairs on or behind a cycle are
+        """Return the indices of pairs so that every move leads to a later one; pairs on or behind a cycle are
         missing."""
         waiting = [0] * len(self.pairs)
         for after in self._after:
@@ -286,7 +286,7 @@ def search(
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """One configuration and what the exact search found under it."""
+    """One configuration and the result of its exact search."""
 
     limits: dict[str, int]
     caps: bool
@@ -296,12 +296,12 @@ class Scope:
 def small_scopes(
     table: Table, most_pairs: int = SMALL, within: TimeLimit | None = None
 ) -> tuple[tuple[Scope, ...], tuple[Row, ...]]:
-    """Scopes that were searched, and the rows that none of them takes. The same table gives the same scopes,
-    unless time is over.
+    """Return the scopes searched, and the rows that none of them takes. The same table yields the same
+    scopes, unless time is over.
 
-    Each scope aims at one row that is not yet taken: what its guard needs spent gets the limit 0 (or 2 at
-    times, so that it has to be spent first), what it needs left gets 1, the rest is drawn. Scopes with too
-    many pairs are passed over."""
+    Each scope aims at one row that is not yet taken: a limit that its guard needs spent is 0 (or 1 at times,
+    so that it has to be spent first), one that it needs left is 1 or 2, the rest is random. Scopes with too
+    many pairs are skipped."""
     chance = random.Random(0)  # noqa: S311 - reproducible, not secret
     scopes: list[Scope] = []
     waiting = list(table.rows)
@@ -322,7 +322,7 @@ def small_scopes(
 
 
 def roomy_limits(table: Table) -> dict[str, int]:
-    """Limits that leave most rows in reach of a short run: a few units of what is never given back, one or
+    """Return limits that leave most rows in reach of a short run: a few units of what is never reset, one or
     two of the rest. Several limits of one counter differ."""
     reset = {counter for row in table.rows for counter in row.resets}
     caps = {counter.name for counter in table.counters if counter.cap}
@@ -337,7 +337,8 @@ def roomy_limits(table: Table) -> dict[str, int]:
 
 
 def random_limits(table: Table, row: Row, seed: int) -> dict[str, int]:
-    """Random small limits under which ``row`` should be open in reach; the same seed gives the same."""
+    """Return random small limits under which ``row`` should be reachable and open; the same seed yields the
+    same limits."""
     limits, caps = _aim_at(row, table, random.Random(seed))  # noqa: S311 - reproducible, not secret
     return limits if caps else limits | {counter.name: CAP for counter in table.counters if counter.cap}
 
@@ -355,7 +356,7 @@ def _aim_at(row: Row, table: Table, chance: random.Random) -> tuple[dict[str, in
 
 
 def _spent_demands(guard: Guard) -> Iterator[Below]:
-    """The budgets that ``guard`` wants spent."""
+    """Yield the budgets that ``guard`` requires to be spent."""
     if isinstance(guard, Spent):
         yield guard.atom
     elif isinstance(guard, AllOf | AnyOf):
@@ -366,14 +367,14 @@ def _spent_demands(guard: Guard) -> Iterator[Below]:
 # A model for spin
 
 STATES_OF_THE_END = 2
-"""The process behind its loop, and the process gone."""
+"""Promela's states of a process behind its loop, and of one that has exited."""
 BYTE, SHORT = 255, 32_767
 """The largest numbers of Promela's unsigned byte and signed short."""
 
 
 def promela(table: Table, limits: Mapping[str, int], *, caps: bool = True) -> str:
-    """The model of ``table`` under ``limits`` (flags need none), as Promela text. With ``caps=False`` the
-    caps are taken away, as in exact search. Raises ``KeyError`` for a limit that is not given.
+    """Return the model of ``table`` under ``limits`` (flags need none), as Promela text. With ``caps=False``
+    the caps are taken away, as in exact search. Raises ``KeyError`` for a limit that is not given.
 
     One process, one loop, one option for each row. An option is one indivisible step, so spin stores one
     state for each (state, counters) pair, and ``STATES_OF_THE_END`` more: all turns end with the same
@@ -419,7 +420,8 @@ class _PromelaModel:
             yield f"  :: {kind} {{ {test} -> {'; '.join(self._does(row))}{after} }}"
 
     def _does(self, row: Row) -> Iterator[str]:
-        """What the row does; at the end all counters are 0, so that there is one end for all turns."""
+        """Return the effect of a row; at the end all counters are 0, so that all turns share one end
+        state."""
         ends = row.dest == self.table.final
         for counter in self.counters:
             name, largest = _count(counter), self.largest[counter]

@@ -1,5 +1,5 @@
-"""What ``fsm-agent verify`` prints: checks, the ranking as the proof, properties, bounds, and a run with very
-many visits."""
+"""The output of ``fsm-agent verify``: checks, the ranking as the proof, properties, bounds, and a run with
+very many visits."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ ALL_MOVES = "moves, those of inner turns too"
 
 @dataclass(frozen=True, slots=True)
 class FoldedPart:
-    """``rows``, repeated ``times``: ids of rows, and parts of them that repeat in turn."""
+    """``rows``, repeated ``times``: ids of rows, and nested parts that repeat in turn."""
 
     times: int
     rows: tuple[str | FoldedPart, ...]
@@ -54,7 +54,7 @@ def fold(rows: Sequence[str]) -> tuple[str | FoldedPart, ...]:
 
 
 def _best_repeat(rows: tuple[str, ...], at: int) -> tuple[int, int]:
-    """(times, size) of the part that starts at ``at`` and saves most rows when it is written once."""
+    """Return (times, size) of the part that starts at ``at`` and saves most rows when it is written once."""
     best = 1, 1
     for size in range(1, min(LONGEST_PART, (len(rows) - at) // 2) + 1):
         if rows[at] != rows[at + size]:
@@ -70,9 +70,9 @@ def _best_repeat(rows: tuple[str, ...], at: int) -> tuple[int, int]:
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One verdict: what was checked, for which configurations, on how much data, and the findings.
-    ``seconds``: its time, if shown. ``repairs``: proved changes for each finding, the
-    smallest first."""
+    """One verdict: the name of the check, its configurations, the amount of data checked, and the findings.
+    ``seconds``: the time taken, if shown. ``repairs``: proved changes for each finding, the smallest
+    first."""
 
     name: str
     scope: str
@@ -83,11 +83,11 @@ class Check:
 
     @property
     def ok(self) -> bool:
-        """Return whether the check found nothing."""
+        """Whether the check found nothing."""
         return not self.findings
 
     def render(self) -> list[str]:
-        """The verdict, and each finding with its repairs."""
+        """Return the verdict, and each finding with its repairs."""
         took = "" if self.seconds is None else f", {self.seconds:.2f} s"
         text = [f"  {'ok  ' if self.ok else 'FAIL'}  {self.name}, {self.scope}: {self.extent}{took}"]
         for finding, changes in zip_longest(self.findings, self.repairs, fillvalue=()):
@@ -100,11 +100,11 @@ class Check:
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """One bound: its formula, the ``value`` that no run exceeds under the limits asked about (None without
-    limits) and what the formula gives for them, and what is known from below: the number that a
-    ``constructed`` run has under these limits, the ``exact`` one when they are small enough to be searched,
-    and in how many small scopes the search ``reached`` the formula. ``cut_after``: the seconds that
-    were too short to find the smallest bound."""
+    """One bound: its formula, the ``value`` that no run exceeds under the given limits (None without limits),
+    and the formula's value for them. Lower bounds: the count of a ``constructed`` run under these limits, the
+    ``exact`` one when they are small enough to be searched, and the number of small scopes in which the
+    search ``reached`` the formula. ``cut_after``: the seconds that were too short to find the smallest
+    bound."""
 
     quantity: str
     caps: bool
@@ -120,12 +120,12 @@ class Figure:
 
     @property
     def kind(self) -> str:
-        """ "exact" when a run under the limits asked about reaches the value, else "upper"."""
+        """Either "exact", if a run under the given limits reaches the value, or "upper"."""
         return "exact" if self.value is not None and self.value in (self.exact, self.constructed) else "upper"
 
     @property
     def basis(self) -> str:
-        """The reason for its kind, and its source if the formula gives more."""
+        """The reason for the kind, and the source of the value if the formula gives more."""
         cut = [f"not refined in {self.cut_after:g} s"] if self.cut_after is not None else []
         if self.value is None or self.by_formula is None:
             return "; ".join(["for every configuration", *cut])
@@ -161,8 +161,8 @@ class Worst:
 @dataclass(frozen=True, slots=True)
 class JudgedProperty:
     """One property of the table: its sentence and exact meaning, ``proved``, ``refuted`` or ``unknown`` and
-    the reason; ``rows`` and ``maxima`` of a shortest run that breaks it; ``known`` and ``finding``
-    as in ``fsm_agent.fsm.verify.properties``."""
+    the reason; ``rows`` and ``maxima`` of a shortest run that breaks it; ``known`` and ``finding`` as in
+    ``fsm_agent.fsm.verify.properties``."""
 
     says: str
     label: str
@@ -179,7 +179,7 @@ class JudgedProperty:
         return run_in_words(self.rows, self.maxima)
 
     def render(self) -> list[str]:
-        """The verdict, its exact meaning, and a run that breaks the property."""
+        """Return the verdict, its exact meaning, and a run that breaks the property."""
         known = f"; known: {self.known}" if self.known else ""
         text = [f"  {'FAIL' if self.finding else 'ok  '}  {self.verdict}: {self.says}"]
         text.append(f"        {self.label}; {self.basis}{known}")
@@ -212,7 +212,7 @@ class Report:
 
     @property
     def ok(self) -> bool:
-        """Return whether no check found anything, including properties and inner tables."""
+        """Whether no check found anything, including properties and inner tables."""
         fine = all(check.ok for check in self.checks) and not any(one.finding for one in self.properties)
         return fine and all(report.ok for report in self.inner)
 
@@ -222,18 +222,18 @@ class Report:
         return next((one for one in reversed(self.figures) if one.quantity in (MOVES, ALL_MOVES)), None)
 
     def to_dict(self) -> dict[str, object]:
-        """The report as plain JSON values."""
+        """Return the report as plain JSON values."""
         checks = [{**asdict(check), "ok": check.ok} for check in self.checks]
         figures = [{**asdict(figure), "kind": figure.kind} for figure in self.figures]
         inner = [report.to_dict() for report in self.inner]
         return {**asdict(self), "ok": self.ok, "checks": checks, "figures": figures, "inner": inner}
 
     def render(self) -> str:
-        """The report as text, in lines of at most ``WIDTH`` columns."""
+        """Return the report as text, in lines of at most ``WIDTH`` columns."""
         return "\n".join(row for line in self.render_lines() for row in _wrap(line))
 
     def render_lines(self) -> list[str]:
-        """The lines of the report, however long they are; the last one is the verdict."""
+        """Return the lines of the report without wrapping; the last one is the verdict."""
         size = (
             f"{self.states} states, {self.lines} (state, event) pairs, {self.rows} rows, {self.counters}"
             " counters"
@@ -319,9 +319,8 @@ def verify_table(
     """Check a table and the tables that its states run, each alone, and bound its turns.
 
     ``limits`` are the values of all limits that guards read (``all_limit_names``); without them bounds are
-    formulas only. ``watch``
-    are the states whose visits are bounded, by default those that a cap counts. ``small=False`` leaves out
-    all searches: small scopes, dead rows, runs that reach the bounds.
+    formulas only. ``watch`` are the states whose visits are bounded, by default those that a cap counts.
+    ``small=False`` omits all searches: small scopes, dead rows, runs that reach the bounds.
 
     ``within`` is the processor time for all but proofs, by default 20 seconds; bounds for which it was too
     short say so. Faults are findings of the report; ``TableError`` is raised only for a line that tests too
@@ -343,7 +342,7 @@ def _compose(
     within: TimeLimit,
     inner: Mapping[str, Report],
 ) -> Report:
-    """The report about one table, with the bound on all moves where its states run others."""
+    """Return the report about one table, with the bound on all moves if its states run others."""
     own = limits and {name: limits[name] for name in limit_names(table)} if table.inner else limits
     report = _alone(table, own, watch, small, within)
     figure = _all_moves(table, limits, report, inner)
@@ -354,7 +353,8 @@ def _compose(
 def _all_moves(
     table: Table, limits: Mapping[str, int] | None, report: Report, inner: Mapping[str, Report]
 ) -> tuple[Figure, ...]:
-    """Each visit of a state that runs other tables costs at most the moves that these can make."""
+    """Bound all moves: each visit of a state that runs other tables costs at most the moves of their
+    turns."""
     if not table.inner or (moves := report.all_moves) is None:
         return ()
     value, words = moves.value, [MOVES]
@@ -434,7 +434,7 @@ def _report(
 
 
 def _no_solver() -> str:
-    """The note that bounds come from formulas only; empty if the solver is installed."""
+    """Return the note that bounds come from formulas only; empty if the solver is installed."""
     if can_solve():
         return ""
     missing = "no bound is made smaller by the flow of runs, and no run is constructed"
@@ -477,7 +477,7 @@ def _proof_checks(proof: Proof, table: Table) -> tuple[Check, ...]:
 
 
 def _promise_checks(proof: Proof, table: Table) -> tuple[Check, ...]:
-    """The table's promises about a value that its rows do not contain."""
+    """Check the table's promises about a value that its rows do not contain."""
     if table.promises is None:
         return ()
     promises, began = table.promises(), time.perf_counter()
@@ -495,8 +495,8 @@ def _repair_check(check: Check, proof: Proof, table: Table, within: TimeLimit) -
 
 
 def _alive(table: Table, scopes: tuple[Scope, ...], missed: tuple[Row, ...], within: TimeLimit) -> Check:
-    """Search again, under larger limits, for rows that no scope takes, where exact search has too many
-    pairs. An interrupted search never calls a row dead."""
+    """Search again, under larger limits, for rows that no scope takes; exact search has too many pairs there.
+    An interrupted search never calls a row dead."""
     scripts = cover(table, pairs=False, within=within).scripts if missed and not within.over else ()
     taken = {row.id for script in scripts for row in script.rows}
     dead = [row.id for row in missed if row.id not in taken]
@@ -531,7 +531,7 @@ def _figure(
     seconds: float,
     sums: dict[str, str],
 ) -> Figure:
-    """``sums`` are the names of sums in the formulas of one report."""
+    """``sums`` contains the names of sums in the formulas of one report."""
     formula, legend = bound.written(sums)
     cut = known.cut or (known.exact is None and not bound.refined) if known else not bound.refined
     compared = [(bound.value(scope.limits), exact) for scope, exact in _exact(bound, scopes)]
@@ -562,8 +562,8 @@ def _worst(
     limits: Mapping[str, int] | None,
     scopes: tuple[Scope, ...],
 ) -> Worst | None:
-    """A run for the first quantity: under the given limits and with the caps, as in a real turn; without
-    limits, the longest run of a small scope that is short enough to read."""
+    """Return a run for the first quantity: under the given limits and with the caps, as in a real turn;
+    without limits, the longest run of a small scope that is short enough to read."""
     first = found[0].states
     if limits is None:
         runs = [(scope, scope.found.worst_run(first)) for scope in scopes if not scope.caps]

@@ -1,7 +1,7 @@
 """How close a formula is to the truth under given limits: a smaller bound from the flow of runs, and
 constructed runs that reach it or come near.
 
-A run is a flow through the graph of locations; how often it takes each edge is a variable. Each run keeps
+A run is a flow through the graph of locations; how often it takes each edge is a variable. Each run obeys
 these laws, and all of them are linear:
 
 * a location is left at most as often as it is entered, and the turn begins once;
@@ -12,11 +12,11 @@ these laws, and all of them are linear:
   that spend it.
 
 So no run has more than the largest sum under these laws. That is often less than a formula, which adds up the
-cost of every state as if one run paid all of it. The largest sum is found by HiGHS (the extra ``bounds``) in
+cost of every state as if one run paid all of it. HiGHS (the extra ``bounds``) finds the largest sum in
 floating point, together with a price for each law; the prices are rounded to fractions and checked in exact
 arithmetic, so a wrong answer of the solver is dropped.
 
-The prices also guide the search for a long run: they say what a location and each unit of a budget are worth.
+The prices also guide the search for a long run: they are the worth of a location and of a unit of a budget.
 Nothing proves that a constructed run is a longest one, but where it reaches the bound, both are exact."""
 
 # A second bound from linear programming. A run is a flow through the graph of locations: each edge has a
@@ -52,24 +52,24 @@ LARGEST_DENOMINATOR = 5_000
 """Prices are ratios of products of limits. Those with larger denominators are not recognized, and then there
 is no smaller bound."""
 TINY = 1e-3
-"""A flow that takes an edge less often does not take it."""
+"""A flow that takes an edge less often than this does not take it."""
 GUIDES = ((0, 1e-3), (2, 2e-4), (4, 5e-4))
-"""Flows that lead to a run of many moves, half a second each: a seed, and how far gains are off, so that each
-is another one of the largest flows. Chosen by what they find for the turn's table."""
+"""Flows that guide the search for a run of many moves, half a second each: a seed, and the perturbation of
+the gains, so that each is a different largest flow. Chosen by what they find for the turn's table."""
 MOST_VISITS = 30_000
-"""Visits of a constructed run; two seconds."""
+"""Maximum visits of a constructed run; two seconds."""
 SPARE = 1.1
-"""Steps of a search for a run that follows a flow, as a multiple of its length."""
+"""Maximum steps of a search for a run that follows a flow, as a multiple of its length."""
 NEAR = 0.995
-"""A run that follows the flow and has that share of it is not improved."""
+"""A run that follows the flow and reaches this share of it is not improved."""
 MOST_AHEAD = 300
-"""Pairs inspected for one step of a walk; the turn's largest step needs 160."""
+"""Maximum pairs inspected for one step of a walk; the turn's largest step needs 160."""
 MOST_STEPS = 50_000
-"""Visits of one walk."""
+"""Maximum visits of one walk."""
 MOST_ENDS = 60
-"""Ends of the turn that a walk meets without a better run before it stops."""
+"""Number of ends of the turn that a walk meets without a better run before it stops."""
 FAR_FROM = 8
-"""A budget that is never reset and has that many units left counts as endless for one way to the next
+"""A budget that is never reset and has this many units left counts as unlimited for one way to the next
 visit."""
 
 
@@ -86,15 +86,15 @@ class Kind:
     needs: tuple[tuple[str, int], ...]
 
     def tests(self, counter: str, limit: int) -> bool:
-        """Say whether it finds ``counter`` below ``limit`` and spends it."""
+        """Return whether it finds ``counter`` below ``limit`` and spends it."""
         return any(name == counter and tested <= limit for name, tested in self.tested)
 
 
 @dataclass(frozen=True, slots=True)
 class Law:
-    """The sum of ``terms``, coefficients by the number of the kind, is at most ``most``. Of what: passing
-    through the location ``at``; a stretch in ``region`` under the limit of ``counter``; or, with neither,
-    ``counter`` used up to ``limit``."""
+    """The sum of ``terms``, coefficients by the number of the kind, is at most ``most``. The law is about
+    passing through the location ``at``; a stretch in ``region`` under the limit of ``counter``; or, with
+    neither, ``counter`` used up to ``limit``."""
 
     terms: Mapping[int, int]
     most: int
@@ -130,8 +130,8 @@ class Flow:
     def most(
         self, states: Sequence[str] = (), spends: str = "", within: TimeLimit | None = None
     ) -> Priced | None:
-        """The most visits of ``states`` together, or rows that spend ``spends``, or moves; ``None`` when no
-        limit was found in time, or there is no solver."""
+        """Return the most visits of ``states`` together, or rows that spend ``spends``, or moves; ``None``
+        when no bound was found in time or proved by its prices, or without a solver."""
         gains = self._gains(states, spends)
         found = _largest(gains, self.laws, within or endless())
         if found is None:
@@ -148,7 +148,7 @@ class Flow:
         return Priced(value, prices, found[0])
 
     def guides(self, states: Sequence[str], within: TimeLimit) -> Iterator[Priced]:
-        """Other flows that are nearly largest, with prices that prove nothing."""
+        """Yield other flows that are nearly largest, with prices that prove nothing."""
         for seed, off in GUIDES:
             chance = random.Random(seed)  # noqa: S311 - reproducible, not secret
             gains = [gain + chance.uniform(0, off) for gain in self._gains(states, "")]
@@ -212,8 +212,8 @@ def _kind(edge: Edge, limits: Mapping[str, int]) -> Kind:
 
 
 def _regions(ranking: Ranking) -> list[frozenset[int]]:
-    """Everything, the parts of the ranking, the locations with and without each flag, each location alone;
-    and the smaller ones of these without one location, since a budget may only matter behind it."""
+    """Return all locations, the parts of the ranking, the locations with and without each flag, each location
+    alone, and the smaller of these without one location, since a budget may only matter behind it."""
     locations = ranking.graph.locations
     everywhere = frozenset(range(len(locations)))
     flagged = [
@@ -228,14 +228,14 @@ def _regions(ranking: Ranking) -> list[frozenset[int]]:
 
 
 def can_solve() -> bool:
-    """Say whether the solver, the extra ``bounds``, is installed."""
+    """Return whether the solver, the extra ``bounds``, is installed."""
     return find_spec("highspy") is not None
 
 
 def _largest(
     gains: Sequence[float], laws: Sequence[Law], within: TimeLimit
 ) -> tuple[tuple[float, ...], tuple[float, ...]] | None:
-    """The amounts of a largest flow, and the price of each law."""
+    """Return the amounts of a largest flow, and the price of each law."""
     if not can_solve() or within.over:
         return None
     import highspy
@@ -302,12 +302,12 @@ class Worth:
 
 
 Choice = tuple[bool, float, float, int, int, Pair, float]
-"""How good it is, in three respects; the row, the kind of its edge, the pair it leads to and its worth."""
+"""Three criteria, most important first; the row, the kind of its edge, the pair it leads to and its worth."""
 
 
 class FlowWalk:
-    """A run that follows a flow: of the rows that are open, take one that the flow has left and that loses
-    least worth; go back a few steps where only the end of the turn is left."""
+    """A run that follows a flow: of the open rows, take one that the flow has left and that loses the least
+    worth; backtrack a few steps where only the end of the turn is left."""
 
     def __init__(self, flow: Flow, priced: Priced) -> None:
         self._flow, self._amounts = flow, priced.amounts
@@ -317,7 +317,7 @@ class FlowWalk:
         self._final = self._table.states.index(self._table.final)
 
     def run(self, most_steps: int, within: TimeLimit | None = None) -> tuple[Row, ...]:
-        """The longest run found depth first; empty when no end was found in ``most_steps``, or in time."""
+        """Return the longest run found depth first; empty if ``most_steps`` or the time ran out first."""
         within = within or endless()
         way, taken = list[int](), list[int]()
         first, ending = self._choices(self._start, 0.0)
@@ -343,7 +343,7 @@ class FlowWalk:
         return tuple(self._table.rows[number] for number in _longer(best, way, endings))
 
     def _choices(self, pair: Pair, worth: float) -> tuple[list[Choice], int | None]:
-        """Where to go from here, the best last, and a row that ends the turn here."""
+        """Return the moves from here, the best last, and a row that ends the turn here."""
         here = self._worth.location(pair)
         onward: list[Choice] = []
         ending = None
@@ -359,7 +359,7 @@ class FlowWalk:
 
 
 def _longer(best: list[int], way: list[int], endings: list[int | None]) -> list[int]:
-    """``best``, or the rows of ``way`` up to the last place where the turn can end, and its end."""
+    """Return ``best``, or the rows of ``way`` up to the last place where the turn can end, and its end."""
     for last in range(len(endings) - 1, len(best) - 1, -1):
         ending = endings[last]
         if ending is not None:
@@ -382,7 +382,7 @@ class _Step:
 
 class VisitWalk:
     """A run with many visits of ``states`` (moves when there are none): each step is the way to the next
-    visit that keeps most of the worth of the budgets. Rows are numbers of ``table.rows``. ``flow`` is the one
+    visit that keeps the most worth of the budgets. Rows are numbers of ``table.rows``. ``flow`` is the one
     without caps; with ``caps`` the units left of a cap bound the worth."""
 
     def __init__(self, flow: Flow, priced: Priced, states: tuple[str, ...], *, caps: bool) -> None:
@@ -404,8 +404,8 @@ class VisitWalk:
         self._known: dict[Pair, list[Way]] = {}
 
     def run(self, enough: int | None = None, within: TimeLimit | None = None) -> tuple[Row, ...]:
-        """Depth first, best promise first, until there are ``enough`` visits or no better run is found; a
-        dead end is left a few steps before it. 50,000 visits at most."""
+        """Search depth first, best promise first, until there are ``enough`` visits or no better run is
+        found; from a dead end, backtrack a few steps. 50,000 visits at most."""
         within = within or endless()
         stack = [_Step((), int(self._table.initial in self._states), self._onward(self._start))]
         best: tuple[int, ...] = ()
@@ -428,8 +428,8 @@ class VisitWalk:
         return tuple(self._table.rows[number] for number in best)
 
     def _onward(self, pair: Pair) -> list[Way]:
-        """The ways from ``pair``, the most promising last. They are the same wherever only budgets differ
-        that are never reset and far from their limit."""
+        """Return the ways from ``pair``, the most promising last. They are the same wherever pairs differ
+        only in budgets that are never reset and far from their limit."""
         base = [count if at in self._lasting else 0 for at, count in enumerate(pair)]
         same = tuple(
             [
@@ -455,7 +455,8 @@ class VisitWalk:
         return sorted(ways, key=self._promise)
 
     def _promise(self, found: Way) -> tuple[float, float, int]:
-        """The visits that there can be with this way at most, the same without caps, and the shorter way."""
+        """Return the most visits possible with this way, the same without caps, and the negated length of the
+        way."""
         way, pair = found
         if pair[0] == self._final:
             return -1, 0, -len(way)
@@ -463,9 +464,9 @@ class VisitWalk:
         return min([free, *(limit - pair[place] for place, limit in self._caps)]), free, -len(way)
 
     def _ways(self, start: Pair, kept: Iterable[int], *, simple: bool) -> Iterator[Way]:
-        """The ways from ``start`` to the first visit after a payment, or to the end of the turn; the shortest
-        to each pair, where pairs with the same counts at the places ``kept`` are taken as one. A ``simple``
-        way passes no location twice."""
+        """Yield the ways from ``start`` to the first visit after a payment, or to the end of the turn; the
+        shortest to each pair, where pairs with the same counts at the places ``kept`` are identified. A
+        ``simple`` way passes no location twice."""
         same_of, at_of = itemgetter(*kept), self._worth.location
         todo: list[tuple[tuple[int, ...], Pair, frozenset[int], bool]] = [((), start, frozenset(), False)]
         known: set[tuple[bool, object]] = set()
@@ -490,14 +491,15 @@ def long_run(
     enough: int | None = None,
     within: TimeLimit | None = None,
 ) -> tuple[Row, ...]:
-    """The rows of a run with many visits of ``states``, or many moves; none without a solver, or when no end
-    was found in time. ``flow`` is the one without caps. A run with ``enough`` visits is not improved."""
+    """Return the rows of a run with many visits of ``states``, or many moves; empty without a solver, or when
+    no end was found in time. ``flow`` is the one without caps. A run with ``enough`` visits is not
+    improved."""
     priced = flow.most(states, within=within)
     return VisitWalk(flow, priced, states, caps=caps).run(enough, within) if priced else ()
 
 
 def visits(table: Table, run: tuple[Row, ...], states: tuple[str, ...]) -> int:
-    """How often ``run`` is in one of ``states``; how many moves it makes when there are none."""
+    """Return how often ``run`` is in one of ``states``, or the number of its moves when there are none."""
     return (table.initial in states) + sum(row.dest in states for row in run) if states else len(run)
 
 
@@ -506,9 +508,9 @@ def visits(table: Table, run: tuple[Row, ...], states: tuple[str, ...]) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """One bound under the limits asked about: no run has more than ``most``; ``run`` has ``constructed``
-    visits; exact search found ``exact``; ``priced`` proves a bound in ``flow``. ``cut``: there was no time
-    to make ``most`` smaller, or the run longer."""
+    """One bound under the given limits: no run has more than ``most``; ``run`` has ``constructed`` visits;
+    exact search found ``exact``; ``priced`` proves a bound in ``flow``. ``cut``: there was no time to make
+    ``most`` smaller, or the run longer."""
 
     most: int
     run: tuple[Row, ...] = ()
@@ -528,8 +530,8 @@ def all_known(
     *,
     runs: bool,
 ) -> list[Known | None]:
-    """``None`` for each bound without limits. ``runs=False`` leaves out all searches. The cheapest comes
-    first: formulas, exact search where limits are small, flows, runs."""
+    """Return the knowledge of each bound, ``None`` without limits. ``runs=False`` omits all searches. The
+    cheapest method comes first: formulas, exact search where limits are small, flows, runs."""
     if limits is None:
         return [None for _ in found]
     searched = {
@@ -541,7 +543,7 @@ def all_known(
     for number, bound in enumerate(found):
         exact = searched[bound.caps]
         if bound.spends:
-            known.append(None)  # it gets the run that spends most, see below
+            known.append(None)  # filled in below with the run that spends most
         elif exact is not None:
             known.append(_search_bound(bound, limits, exact))
         elif within.over or not can_solve():
@@ -557,7 +559,7 @@ def all_known(
 
 
 class _Flows:
-    """The flows with the caps and without, each made on first use."""
+    """The flows with the caps and without, each built on first use."""
 
     def __init__(self, proof: Proof, limits: Mapping[str, int]) -> None:
         self.limits = limits
@@ -592,7 +594,7 @@ def _known(table: Table, bound: Bound, flows: _Flows, within: TimeLimit, *, runs
 
 
 def _longest(table: Table, bound: Bound, flows: _Flows, most: int, within: TimeLimit) -> tuple[Row, ...]:
-    """The best of the runs that follow a flow, for moves, and of the one that goes from visit to visit."""
+    """Return the best of the runs that follow a flow, for moves, and of the run from visit to visit."""
     best: tuple[Row, ...] = ()
     if not bound.states:
         flow = flows.of(caps=bound.caps)

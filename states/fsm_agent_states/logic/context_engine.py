@@ -1,11 +1,12 @@
-"""Making a conversation shorter: how short it must become, and by whose plan.
+"""Shortens a conversation: the target size, and the engine that plans the cut.
 
-The plan is that of the user's engine if there is one; else, and when that plan cannot be used, that of the
-built-in one. The built-in engine is pure and asked at once. The user's is asked by a request, whose reply is
-in the journal; what it decides is checked against the shapes of the transcript before anything is changed.
+The plan comes from the user's engine if there is one; otherwise, and when that plan is unusable, from the
+built-in one. The built-in engine is pure and is called directly. The user's engine is asked by a request, so
+the journal records its reply; its decision is checked against the shapes of the transcript before anything
+changes.
 
-How short: by the threshold, as long as it is our wish; by what the refusals teach, when the provider has
-refused the request.
+The target of a proactive compaction follows from the threshold. After the provider has refused the request,
+it follows from the refusals.
 """
 
 from __future__ import annotations
@@ -58,24 +59,24 @@ from fsm_agent_states.logic.visit import Asks, say, tell_blocked
 from fsm_agent_states.turn import TurnState
 
 MOST_PRESERVED = 4_000
-"""Characters that an external memory may add to a summary."""
+"""Maximum characters that an external memory may add to a summary."""
 LEAST_GAIN = 1_000
-"""Characters less with which a request that was refused is worth another try, however long it is."""
+"""Reduction in characters at which a refused request is worth another try, whatever its length."""
 LEAST_ROOM = 2_000
-"""Characters that the history may have besides the newest request when as little as possible is kept."""
+"""Characters allowed for the history besides the newest request when as little as possible is kept."""
 BEYOND_DOUBT = 1.25
-"""Times what fits: how much prompt, tools and newest request alone must be over it, as tools and prose are
-not as dense."""
+"""Factor by which prompt, tools and newest request alone must exceed the window; more than 1 because tools
+and prose differ in density."""
 
 
 def built_in(turn: TurnState) -> BuiltInEngine:
-    """The engine of an agent that was given none."""
+    """Return the engine of an agent without one of its own."""
     return BuiltInEngine(turn.settings.compression)
 
 
 def cut(turn: TurnState, context: LongContext, *, begins: bool) -> Asks[tuple[int, ...]]:
-    """The places of the rows that go. The user's engine is asked when a compaction begins, and what it says
-    counts to its end."""
+    """Return the places of the rows to remove. The user's engine is asked when a compaction begins, and its
+    answer holds until the compaction ends."""
     if turn.compaction.chosen is not None:
         return turn.compaction.chosen
     if begins and turn.setup.has_engine:
@@ -88,7 +89,7 @@ def cut(turn: TurnState, context: LongContext, *, begins: bool) -> Asks[tuple[in
 
 
 def engine_prompt(turn: TurnState, context: LongContext, goes: tuple[int, ...], window: int) -> Asks[str]:
-    """What a model is asked, to get a summary of these rows."""
+    """Return the prompt that asks a model for a summary of these rows."""
     if turn.setup.has_engine:
         answer: EngineAnswer = yield AskEngine("prompt", context, goes, window)
         if not (why := answer.problem or ("" if answer.prompt.strip() else "its request is empty")):
@@ -98,7 +99,7 @@ def engine_prompt(turn: TurnState, context: LongContext, goes: tuple[int, ...], 
 
 
 def rows(turn: TurnState, context: LongContext, goes: tuple[int, ...], summary: str) -> Asks[list[Message]]:
-    """The shorter conversation."""
+    """Return the shortened conversation."""
     if turn.setup.has_engine:
         answer: EngineAnswer = yield AskEngine("rows", context, goes, summary=summary)
         known = (*context.rows, *answer.made)
@@ -114,16 +115,16 @@ def rows(turn: TurnState, context: LongContext, goes: tuple[int, ...], summary: 
         and _too_long(turn, context, made)
         and turn.limit("modelless_compactions")
     ):
-        made = engine.rows(context, engine.cut(context), "")  # what the user's chose leaves too much
+        made = engine.rows(context, engine.cut(context), "")  # the user's choice leaves too much
     return made
 
 
 def unusable(turn: TurnState, made: Sequence[Message]) -> str:
-    """Why these rows cannot be the transcript; empty when they can."""
+    """Return why these rows cannot be the transcript; empty when they can."""
     from fsm_agent_states.logic.shapes import (
         TRANSCRIPT,
         shape_of,
-    )  # for the user's engine only: it is a proof
+    )  # only for a user's engine: it declares a proof
 
     before, newest = turn.history, newest_request(turn.history)
     if len(set(made)) < len(made):
@@ -142,7 +143,8 @@ def unusable(turn: TurnState, made: Sequence[Message]) -> str:
 
 
 def _too_long(turn: TurnState, context: LongContext, made: Sequence[Message]) -> str:
-    """A provider refused what there was, and would refuse this, too; empty when there is hope."""
+    """Return why a provider that refused the request would refuse this one, too; empty when it may accept
+    it."""
     size = size_of(without_parts(made))
     if not facts.forced(turn) or size <= context.most:
         return ""
@@ -150,7 +152,7 @@ def _too_long(turn: TurnState, context: LongContext, made: Sequence[Message]) ->
 
 
 def _unusable_cut(turn: TurnState, goes: Sequence[int]) -> str:
-    """Why these rows cannot go; empty when they can."""
+    """Return why these rows cannot be removed; empty when they can."""
     history = turn.history
     if not goes:
         return ""
@@ -162,7 +164,7 @@ def _unusable_cut(turn: TurnState, goes: Sequence[int]) -> str:
 
 
 def _without_calls(history: Sequence[Message]) -> set[Message]:
-    """Return the results that follow no call of theirs: they are not sent."""
+    """Return the results without a preceding call of theirs: they are not sent."""
     called: set[str | None] = set()
     found = set()
     for row in history:
@@ -177,7 +179,8 @@ def _continue_without(why: str) -> Asks[None]:
 
 
 def preserve(turn: TurnState, middle: Sequence[Message]) -> Asks[str]:
-    """What an external memory wants to stay known of these rows (COMP-34), to be put behind their summary."""
+    """Return what an external memory wants to keep of these rows (COMP-34), to be appended to their
+    summary."""
     if not turn.setup.has_memory:
         return ""
     found: Prefetched = yield Preserve(tuple(middle))
@@ -187,8 +190,8 @@ def preserve(turn: TurnState, middle: Sequence[Message]) -> Asks[str]:
 def shorten_history(
     turn: TurnState, context: LongContext, goes: tuple[int, ...], summary: str
 ) -> Asks[list[Message]]:
-    """The history as it is planned, with the summary of its middle; only pruned, when nothing goes. When it
-    is forced and not short enough, without images, audio and files."""
+    """Return the history as planned, with the summary of its middle; only pruned when no rows are removed. If
+    the compaction is forced and the result too long, images, audio and files are removed."""
     if goes:
         kept = yield from preserve(turn, [context.rows[place] for place in goes])
         context = replace(context, preserved=kept)
@@ -202,8 +205,8 @@ def shorten_history(
 
 
 def _cut_rows(turn: TurnState, rows: Sequence[Message], length: int) -> Asks[list[Message]]:
-    """The rows, those of the model and its tools with no longer texts than this; the whole of each goes to a
-    file that is named where it was cut."""
+    """Cut the texts of the model and its tools to this length; the whole of each is saved to a file that is
+    named at the cut."""
     shorter = []
     for number, row in enumerate(rows):
         if row.role == "user" or not is_longer(row, length):
@@ -215,11 +218,11 @@ def _cut_rows(turn: TurnState, rows: Sequence[Message], length: int) -> Asks[lis
     return shorter
 
 
-# How short it must become
+# The target size
 
 
 def context_of(turn: TurnState) -> LongContext:
-    """Return what an engine needs to know: how long the history is, and how long it may be."""
+    """Return the context for an engine: the current size of the history, and its permitted size."""
     before, window = size_of(turn.history), turn.setup.runtime.window or ASSUMED_WINDOW
     room, goal = None, _goal(turn, before)
     if insists(turn):
@@ -243,8 +246,8 @@ def _enough(turn: TurnState, before: int) -> float:
 
 
 def _goal(turn: TurnState, before: int) -> int:
-    """Characters to get below: half of the threshold, so that the next rounds fit too; half of now when
-    forced."""
+    """Return the target size in characters: half of the threshold, so that the next rounds fit too; at most
+    half of the current size when forced."""
     wanted = (
         threshold(turn.setup.runtime.window or ASSUMED_WINDOW, turn.settings.compression)
         * CHARS_PER_TOKEN
@@ -254,13 +257,14 @@ def _goal(turn: TurnState, before: int) -> int:
 
 
 def insists(turn: TurnState) -> bool:
-    """Did the provider refuse the request, and can no later model of the chain take it as it is?"""
+    """Return whether the provider refused the request and no later model of the chain can take it as it
+    is."""
     return facts.forced(turn) and turn.count("overflows") > 0 and not facts.next_is_wider(turn)
 
 
 def room_left(turn: TurnState, before: int) -> int:
-    """Characters that a history of ``before`` may have, by what the refusals of this call block have taught.
-    The last compaction that the block allows is to leave as little as it can."""
+    """Return the characters that a history of ``before`` may have, derived from the refusals of this call
+    block. The last compaction that the block allows must leave as little as it can."""
     least = LEAST_ROOM + _request_chars(turn)
     if turn.count("overflows") >= turn.limit("overflows"):
         return least
@@ -273,8 +277,8 @@ def room_left(turn: TurnState, before: int) -> int:
 
 
 def hopeless(turn: TurnState, before: int) -> bool:
-    """Does the refusal itself say, by its count of tokens, that not even prompt, tools and the newest request
-    fit alone?"""
+    """Return whether the refusal's count of tokens shows that not even prompt, tools and the newest request
+    fit alone."""
     window, request = turn.setup.runtime.window, turn.call.request
     if window is None or request is None or _plausible_count(turn) is None:
         return False
@@ -288,21 +292,21 @@ def _request_chars(turn: TurnState) -> int:
 
 
 def _tokens(turn: TurnState, window: int) -> int:
-    """Of the request that was refused: as the provider counted them, else at least as many as its window
-    has."""
+    """Return the tokens of the refused request: as counted by the provider, else at least as many as its
+    window has."""
     return _plausible_count(turn) or max(turn.call.estimate, window)
 
 
 def _plausible_count(turn: TurnState) -> int | None:
-    """A count that cannot be true is not believed."""
+    """Return the provider's count of tokens; ``None`` for one that cannot be true."""
     failure, request = turn.recovery.failure, turn.call.request
     counted = prompt_tokens_from(failure.detail) if failure else None
     return counted if counted and request and plausible(counted, request.chars) else None
 
 
 # ----------------------------------------------------------------------------------------------------
-# The summary of a compaction: by the auxiliary models first, then by the main one, each paid for by a row
-# of its own; then without a model.
+# The summary of a compaction: by the auxiliary models first, then by the main one, each paid for by its own
+# row; then without a model.
 
 
 KEEPS_HISTORY = {
@@ -315,7 +319,7 @@ KEEPS_HISTORY = {
     "stale",
     "stale_breaker",
 }
-"""Failures of access and network, after which an automatic compaction leaves the history as it is
+"""Failures of access and network, after which an automatic compaction leaves the history unchanged
 (COMP-26)."""
 
 
@@ -332,7 +336,7 @@ class Summary:
 
 
 def summarize(turn: TurnState, context: LongContext, goes: tuple[int, ...]) -> Asks[Summary | Without]:
-    """A summary of these rows by the model whose turn it is: one request."""
+    """Request a summary of these rows from the model whose turn it is."""
     number, runtime = _summarizer(turn)
     prompt = yield from engine_prompt(turn, context, goes, runtime.window or ASSUMED_WINDOW)
     reply: ModelReply | Failure | Cancelled = yield _call(turn, runtime, prompt, number)
@@ -350,7 +354,7 @@ def summarize(turn: TurnState, context: LongContext, goes: tuple[int, ...]) -> A
             why = "empty"
     yield from say(f"{runtime.model} gave no summary ({why.replace('_', ' ')})")
     turn.compaction.not_summarized(why)
-    if number is None:  # the last that can be asked
+    if number is None:  # the last summarizer
         noted: Compacted = yield NoteCompaction("summary_failed", fault=fault_of(why))
         yield from tell_blocked(turn.compaction.compaction_blocked, noted)
         turn.compaction.judge(noted)
@@ -358,8 +362,8 @@ def summarize(turn: TurnState, context: LongContext, goes: tuple[int, ...]) -> A
 
 
 def keeps_history(turn: TurnState) -> bool:
-    """No model gave a summary for a reason that passes: nothing is summed up without one. A forced compaction
-    always gets a summary: the provider has refused what there is."""
+    """Return whether the history stays unchanged because no model gave a summary for a transient reason. A
+    forced compaction always gets a summary: the provider has refused the history as it is."""
     left = facts.goes_without_model(turn) and turn.compaction.unsummarized in KEEPS_HISTORY
     return left and not facts.forced(turn)
 

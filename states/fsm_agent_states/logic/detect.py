@@ -1,10 +1,9 @@
-"""Which class of error is it? A table of (predicate, class) rows in priority order; the first that matches
-names it.
+"""Classifies errors with a table of (predicate, class) rows in priority order; the first match names the
+class.
 
-Order: wording that overrides the status, then status with wording, then the
-provider's structured code, then wording alone, then TLS, then the kind of failure. Structured codes are
-preferred over English where both exist. A provider's own rows (``ErrorRow`` of its profile) come before all
-of these."""
+Order: wording that overrides the status, then status with wording, then the provider's structured code, then
+wording alone, then TLS, then the kind of failure. Structured codes are preferred over English where both
+exist. A provider's own rows (``ErrorRow`` of its profile) precede all of these."""
 
 from __future__ import annotations
 
@@ -20,8 +19,8 @@ Predicate = Callable[[Failure, "Size"], bool]
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    """How large the request was: bare errors on a very large request are overflows in disguise. ``thinks``:
-    the model may be silent for long, so that a dropped connection says nothing about the size."""
+    """The size of the request: bare errors on a very large request are overflows in disguise. ``thinks``: the
+    model may be silent for long, so that a dropped connection says nothing about the size."""
 
     tokens: int = 0
     messages: int = 0
@@ -36,8 +35,8 @@ class Size:
     @property
     def very_large(self) -> bool:
         """The same for dropped connections: 60 %, 120,000 tokens, 200 messages. Never below 30,000 tokens:
-        servers with small windows say so, and a lost connection is then only that (a compaction would cost
-        more than a second try)."""
+        servers with small windows report an overflow, so a lost connection is only that (a compaction would
+        cost more than a second try)."""
         return self._over(0.6, 120_000, 200) and (self.tokens > 30_000 or self.messages > 200)
 
     def _over(self, share: float, tokens: int, messages: int) -> bool:
@@ -48,7 +47,7 @@ class Size:
 
 @dataclass(frozen=True, slots=True)
 class Detection:
-    """One row: the class it names, and when."""
+    """One row: a class and its condition."""
 
     name: str
     when: Predicate
@@ -59,13 +58,13 @@ class Detection:
 
 
 def words(*alternatives: str) -> Predicate:
-    """Any of these texts occurs in the error (lower-cased)."""
+    """Accept an error that contains any of these texts (lower-cased)."""
     return lambda failure, _: any(text in failure.detail for text in alternatives)
 
 
 def pattern(*alternatives: str) -> Predicate:
-    """Any of these regular expressions matches somewhere in the error (lower-cased). It is compiled for the
-    first failure: most turns see none."""
+    """Accept an error in which any of these regular expressions matches (lower-cased). They are compiled at
+    the first failure: most turns see none."""
     compiled = cache(partial(re.compile, "|".join(alternatives)))
     return lambda failure, _: bool(compiled().search(failure.detail))
 
@@ -76,14 +75,14 @@ def status(*codes: int) -> Predicate:
 
 
 def status_of(failure: Failure) -> int | None:
-    """The HTTP status; of an error inside a 200 the number that it gives itself."""
+    """Return the HTTP status; for an error inside a 200, the number in the error itself."""
     if failure.status is None and re.fullmatch(r"[45]\d\d", failure.code):
         return int(failure.code)
     return failure.status
 
 
 def code(*codes: str) -> Predicate:
-    """Match one of the error's structured codes or types; the detail lists those of nested errors, one a
+    """Match one of the error's structured codes or types; the detail lists those of nested errors, one per
     line."""
     return lambda failure, _: (
         failure.code.lower() in codes or not set(codes).isdisjoint(failure.detail.split("\n"))
@@ -111,7 +110,7 @@ def neither(*parts: Predicate) -> Predicate:
 
 
 def unnumbered(failure: Failure, _: Size) -> bool:
-    """A provider's words without a status. What a broken connection says is not the provider's."""
+    """Accept a provider's words without a status. The text of a broken connection is not the provider's."""
     return status_of(failure) is None and failure.kind != "transport"
 
 
@@ -146,7 +145,7 @@ def on_large(_: Failure, size: Size) -> bool:
 
 
 def on_very_large(_: Failure, size: Size) -> bool:
-    """Accept any failure of a very large request, unless the model is one that thinks for long."""
+    """Accept any failure of a very large request, unless the model may think for long."""
     return size.very_large and not size.thinks
 
 
@@ -182,7 +181,7 @@ IMAGE_REFUSED = pattern(
 
 
 def refuses(names: str) -> Predicate:
-    """The model or its server does not take parts that are called one of ``names``."""
+    """Accept a refusal of parts with one of ``names`` by the model or its server."""
     return pattern(
         rf"\b({names})\b[^.\n]{{0,30}}(not supported|not allowed|not enabled|unsupported|only supported)",
         rf"(not support|unsupported|does not accept)( content| input| type|:| \W)*\W*({names})\b",
@@ -311,7 +310,7 @@ DETECTIONS: tuple[Detection, ...] = (
 
 
 def detection_of(row: ErrorRow) -> Detection:
-    """A provider's own row: every part that it names must match."""
+    """Convert a provider's own row: every part that it names must match."""
     parts = [
         *([status(*row.statuses)] if row.statuses else ()),
         *([code(*row.codes)] if row.codes else ()),
@@ -321,6 +320,6 @@ def detection_of(row: ErrorRow) -> Detection:
 
 
 def detect(failure: Failure, size: Size | None = None, extra: tuple[ErrorRow, ...] = ()) -> Detection:
-    """The first row that matches; ``extra`` rows of a provider's profile come first."""
+    """Return the first row that matches; ``extra`` rows of a provider's profile come first."""
     own = (detection_of(row) for row in extra)
     return next(row for row in (*own, *DETECTIONS) if row.when(failure, size or Size()))

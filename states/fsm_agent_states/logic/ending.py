@@ -1,4 +1,4 @@
-"""What a turn says at its end: the text of the model that may be the answer, or why it has no answer."""
+"""The final text of a turn: the model's text that may be the answer, or why there is no answer."""
 
 from __future__ import annotations
 
@@ -80,17 +80,17 @@ ADVICE = {
     "ssl_cert": " Check the certificates of this machine, or SSL_CERT_FILE.",
 }
 FRAGMENT = 24
-"""Characters up to which a text without a sentence end counts as a fragment that needs explaining."""
+"""Maximum characters of a text without a sentence end that counts as a fragment and needs explaining."""
 UNANSWERED = "Nothing answers at {address} ({tried} tries){because}. Is the server running? Check base_url."
 
 
 def outcome_of(turn: TurnState) -> Outcome:
-    """How the turn ends; without an exit reason, by a bug."""
+    """Return how the turn ends; a turn without an exit reason ended by a bug."""
     return (turn.exit or E.LOCAL_PROCESSING_ERROR).outcome
 
 
 def spoken_text(turn: TurnState) -> str:
-    """Return what the model itself said that may be the answer."""
+    """Return the model's own text that may be the answer."""
     draft = turn.draft
     if turn.ending.blocked is not None:
         return ""
@@ -114,7 +114,7 @@ def spoken_text(turn: TurnState) -> str:
 
 
 def final_text(turn: TurnState, spoken: str) -> str | None:
-    """What the user reads: what was spoken, why nothing was, or both."""
+    """Return what the user reads: the spoken text, the reason why nothing was spoken, or both."""
     reason = turn.exit
     if reason is E.HANDED_OVER:
         return f"(handed over to {turn.tooling.handed_to})"
@@ -134,7 +134,8 @@ def final_text(turn: TurnState, spoken: str) -> str | None:
 
 
 def closing_row(turn: TurnState, spoken: str) -> Message:
-    """What the model said is stored as its own; a note of ours is stored for people and never sent."""
+    """Build the last row: the model's text is stored as its own; a note of ours is stored for people and
+    never sent."""
     interrupted, reply = outcome_of(turn) is Outcome.INTERRUPTED, turn.call.reply
     if spoken.strip():
         finish = "interrupted" if interrupted else reply.finish if reply else None
@@ -155,8 +156,8 @@ def closing_row(turn: TurnState, spoken: str) -> Message:
 
 
 def withdraws(turn: TurnState) -> bool:
-    """Whether the user's message is to be sent no more: a guardrail refused it, or it is a bad request on a
-    very large session, which would grow with every try if each left its message."""
+    """Return whether the user's message is not sent again: a guardrail refused it, or it is a bad request on
+    a very large session, which would grow with every try if each left its message."""
     if turn.ending.blocked is not None and turn.ending.blocked["what"] == "message":
         return True
     failure = turn.recovery.failure
@@ -166,7 +167,7 @@ def withdraws(turn: TurnState) -> bool:
 
 
 def explain(turn: TurnState) -> str:
-    """One or two sentences for the exit at hand; empty when there is nothing to explain."""
+    """Return one or two sentences that explain the exit; empty when there is nothing to explain."""
     text = TEXTS.get(turn.exit) if turn.exit else None
     if text is None:
         return ""
@@ -194,7 +195,8 @@ VERSIONED = re.compile(r"/v\d\w*(/|$)")
 
 
 def _advice(turn: TurnState) -> str:
-    """What to do about it; an answer in HTML means that something else than an API is at that address."""
+    """Return the advice for the failure; an answer in HTML means that something other than an API is at that
+    address."""
     at_version = VERSIONED.search(turn.setup.runtime.base_url or "/v1")
     lack = turn.recovery.failure_class == "no_such_path" and not at_version
     name = "invalid_response" if "HTML page" in turn.recovery.error else turn.recovery.failure_class

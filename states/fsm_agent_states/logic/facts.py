@@ -1,6 +1,6 @@
 """Named facts which, with the table's counters, decide what events a state can report.
 
-Only the table checks budgets. No counter says that a text was begun, or that a refusal forces the next
+Only the table checks budgets. No counter records that a text was begun, or that a refusal forces the next
 compaction: the turn's parts remember it, and these functions read it. ``FACTS`` lists them all, so that a
 model of the turn can be compared with the turn.
 """
@@ -15,7 +15,7 @@ from fsm_agent.conversation.token_meter import LEAST_REPLY, fits_at_all, thresho
 from fsm_agent_states.logic.request_context import around_chars
 from fsm_agent_states.turn import TurnState
 
-# Of the budget
+# The budget
 
 
 def toolless(turn: TurnState) -> bool:
@@ -24,110 +24,110 @@ def toolless(turn: TurnState) -> bool:
 
 
 def prepaid(turn: TurnState) -> bool:
-    """The budget that is shared with other turns has been asked for the next call block already."""
+    """The budget shared with other turns has already been charged for the next call block."""
     return turn.call.prepaid
 
 
 def opens_iteration(turn: TurnState) -> bool:
-    """The next request will be charged as a new iteration. Once charged it stays paid until it is sent."""
+    """The next request will be charged as a new iteration. Once charged, it stays paid until it is sent."""
     return not (turn.count("opened") or prepaid(turn) or toolless(turn)) and turn.count(
         "iterations"
     ) < turn.limit("iterations")
 
 
-# Of the text
+# The text
 
 
 def text_begun(turn: TurnState) -> bool:
-    """Pieces of a reply were gathered that are to be continued."""
+    """Pieces of a reply were gathered and are to be continued."""
     return bool(turn.draft.begun.strip())
 
 
 def text_held(turn: TurnState) -> bool:
-    """A text was said too early, and is kept for the case that no other comes."""
+    """A text came too early, and is kept in case no other comes."""
     return bool(turn.draft.held)
 
 
 def text_unchecked(turn: TurnState) -> bool:
-    """That text is an answer that waits for its check by tools."""
+    """The held text is an answer that waits for its check by tools."""
     return bool(turn.draft.unchecked)
 
 
 def text_prior(turn: TurnState) -> bool:
-    """The newest calls only put things in order, and text came beside them that may be the answer."""
+    """The newest calls only do housekeeping, and the text beside them may be the answer."""
     return bool(turn.draft.prior_content)
 
 
 def has_spoken(turn: TurnState) -> bool:
-    """The last word need not be asked for: there is text already."""
+    """No last word is needed: there is text already."""
     return toolless(turn) and turn.count("sends") == 0 and (text_held(turn) or text_begun(turn))
 
 
 def thought(turn: TurnState) -> bool:
-    """The newest reply had thoughts in it."""
+    """The newest reply contains reasoning."""
     return bool(turn.call.thoughts)
 
 
-# Of the tools
+# The tools
 
 
 def only_asked(turn: TurnState) -> bool:
-    """Nothing was done in this turn yet: its only row is what the person said."""
+    """Nothing has been done in this turn yet: its only row is the user's message."""
     return len(turn.rows) == 1
 
 
 def after_tools(turn: TurnState) -> bool:
-    """A tool result of this turn is the last thing in the transcript."""
+    """A tool result of this turn is the last row of the transcript."""
     return bool(turn.rows) and turn.rows[-1].role == "tool"
 
 
 def unverified(turn: TurnState) -> bool:
-    """The last thing that a tool did was to change a file."""
+    """The last action of a tool changed a file."""
     return turn.tooling.unverified
 
 
 def answers_errors(turn: TurnState) -> bool:
-    """The calls at hand cannot be read and are not asked for again: each gets an error for its result."""
+    """The current calls cannot be read and are not requested again: each gets an error as its result."""
     return turn.state == "ExecuteTools" and "invalid_tool_rounds" in turn.spent
 
 
-# Of the recovery that was ordered
+# The ordered recovery
 
 
 def breaker_open(turn: TurnState) -> bool:
-    """Too many requests in a row went silent, so the next one is not sent to this model."""
+    """Too many consecutive requests went silent, so the next one is not sent to this model."""
     return turn.recovery.silences >= turn.settings.stale.giveup
 
 
 def waits_at_once(turn: TurnState) -> bool:
-    """The recovery that was ordered begins with a wait, so an interrupt is one of a wait."""
+    """The ordered recovery begins with a wait, so an interrupt counts as one during a wait."""
     return not turn.spent.isdisjoint(("retries", "rebuilds"))
 
 
 def rekeys(turn: TurnState) -> bool:
-    """Another key, or the same one refreshed, was ordered. The provider may have no other."""
+    """Another key, or a refresh of the same one, was ordered. The provider may have no other."""
     return "rekeys" in turn.spent
 
 
 def switches(turn: TurnState) -> bool:
-    """The next model of the chain was ordered. Perhaps none can be used."""
+    """The next model of the chain was ordered. Perhaps none is usable."""
     return "fallbacks" in turn.spent
 
 
 def waits_after_compaction(turn: TurnState) -> bool:
-    """A refusal forced the compaction that was just made, so the request waits a moment."""
+    """A refusal forced the compaction just made, so the request waits a moment."""
     row = turn.last_transition
     return forced(turn) and row is not None and row.event == "compressed"
 
 
 def waits_later(turn: TurnState) -> bool:
-    """The recovery that was ordered contains a wait, but an interrupt that came before does not end that
+    """The ordered recovery contains a wait, but an earlier interrupt does not count as one during that
     wait."""
     return "empties" in turn.spent or waits_after_compaction(turn)
 
 
 def on_primary(turn: TurnState) -> bool:
-    """The model in use is the first of the chain, and is reached without an aggregator between."""
+    """The model in use is the first of the chain, and is reached without an aggregator."""
     return turn.setup.runtime.primary and not turn.setup.runtime.aggregator
 
 
@@ -136,7 +136,7 @@ def next_is_wider(turn: TurnState) -> bool:
     return turn.setup.runtime.next_is_wider
 
 
-# Of the size
+# The size
 
 
 def asks_summary(turn: TurnState) -> bool:
@@ -145,32 +145,32 @@ def asks_summary(turn: TurnState) -> bool:
 
 
 def goes_without_model(turn: TurnState) -> bool:
-    """No summarizer is left, so the compaction does without one."""
+    """No summarizer is left, so the compaction proceeds without one."""
     return "modelless_compactions" in turn.spent
 
 
 def forced(turn: TurnState) -> bool:
-    """The provider refused the request as too long (or a person asks): a compaction is no wish of ours."""
+    """The provider refused the request as too long (or a person asks): the compaction is not proactive."""
     return turn.compaction.forced
 
 
 def compacted_before(turn: TurnState) -> bool:
-    """This session was compacted already, so that the next reading judges whether it helped."""
+    """This session was compacted before, so the next token count shows whether it helped."""
     return turn.compaction.compacted_before
 
 
 def compaction_blocked(turn: TurnState) -> bool:
-    """The last compactions were of no use: none is made of our own wish."""
+    """The last compactions did not help: no proactive one is made."""
     return bool(turn.compaction.compaction_blocked)
 
 
 def muted(turn: TurnState) -> bool:
-    """The estimate calls for no compaction until a reply says how long the prompt is."""
+    """The estimate triggers no compaction until a reply reports the size of the prompt."""
     return turn.accounting.meter.muted
 
 
 def compactable(turn: TurnState) -> bool:
-    """A compaction of our own wish may be made at all."""
+    """A proactive compaction is permitted."""
     allowed = turn.settings.compression.enabled and not (compaction_blocked(turn) or muted(turn))
     return allowed and len(turn.history) >= 2
 
@@ -181,8 +181,7 @@ def compactable(turn: TurnState) -> bool:
 
 
 def window_too_small(turn: TurnState) -> bool:
-    """Not even prompt, tools and the newest request fit into the window of a local model
-    ."""
+    """Not even prompt, tools and the newest request fit into the window of a local model."""
     window = turn.setup.runtime.window
     if window is None or not turn.setup.runtime.local:
         return False
@@ -206,7 +205,7 @@ FACTS: Mapping[str, Callable[[TurnState], bool]] = {
         muted, compactable, window_too_small,
     )
 }  # fmt: skip
-"""All of them that need nothing but the turn, by name."""
+"""All facts that need nothing but the turn, by name."""
 
 
 # ----------------------------------------------------------------------------------------------------
@@ -218,7 +217,7 @@ MARGIN = 64
 
 _DIGITS = r"(?<!\d)\d[\d,_]{0,14}(?![\d,_])"
 _NUMBER = f"({_DIGITS})"
-"""A count of tokens. Longer ones are none, and cost time to look at."""
+"""A count of tokens. Longer digit runs are not counts, and are slow to match."""
 _ROOM = (
     re.compile(rf"{_NUMBER} \+ {_DIGITS} > {_NUMBER}"),  # prompt + cap > window
     re.compile(rf"{_DIGITS} > (?P<window>{_DIGITS}) - (?P<prompt>{_DIGITS})"),  # cap > window - prompt
@@ -250,7 +249,8 @@ _PROMPTS = (
 
 
 def output_cap_from(detail: str, window: int | None, estimate: int) -> int | None:
-    """The largest output cap that the error allows, less a margin; ``None`` when it names no number."""
+    """Return the largest output cap that the error allows, less a margin; ``None`` when it names no
+    number."""
     if (left := _room(detail)) is not None:
         return max(1, left - MARGIN)
     if (named := _cap_in(detail)) is None:
@@ -265,7 +265,7 @@ def _cap_in(detail: str) -> int | None:
 
 
 def _room(detail: str) -> int | None:
-    """What the window leaves beside the prompt, of an error that names both."""
+    """Return the room that the window leaves beside the prompt, from an error that names both."""
     if found := _ROOM[0].search(detail):
         return _number(found.group(2)) - _number(found.group(1))
     if found := _ROOM[1].search(detail):
@@ -274,7 +274,7 @@ def _room(detail: str) -> int | None:
 
 
 def window_from(detail: str) -> int | None:
-    """The context window that an overflow error names, in tokens; never guessed."""
+    """Return the context window that an overflow error names, in tokens; never guessed."""
     for expression in _WINDOWS:
         if found := expression.search(detail):
             return _number(found.group(1))
@@ -282,20 +282,20 @@ def window_from(detail: str) -> int | None:
 
 
 def prompt_tokens_from(detail: str) -> int | None:
-    """How many tokens the refused prompt had by an overflow error that counts them."""
+    """Return the size of the refused prompt in tokens, from an overflow error that names it."""
     found = next((found for expression in _PROMPTS if (found := expression.search(detail))), None)
     return _number(found.group(1)) if found else None
 
 
 def believe_window(turn: TurnState) -> None:
-    """An overflow that names a smaller window than we knew of is believed (COMP-41)."""
+    """Adopt the window that an overflow error names, if it is smaller than the known one (COMP-41)."""
     failure = turn.recovery.failure
     if failure is not None and (named := window_from(failure.detail)) is not None:
         _narrow(turn, named)
 
 
 def believe_cap(turn: TurnState, failure: Failure) -> None:
-    """A refusal of the output cap that says how long replies or the window can be is believed."""
+    """Adopt the maximum reply or window that a refusal of the output cap names."""
     detail = failure.detail
     if room := _ROOM[0].search(detail):
         _narrow(turn, _number(room.group(2)))
@@ -323,15 +323,15 @@ def doubt_window(turn: TurnState, prompt: int) -> None:
 
 
 def output_cap(turn: TurnState) -> int | None:
-    """Tokens that the reply may have, ``None`` for as many as the provider likes; no more than the limits in
+    """Return the maximum tokens of the reply, ``None`` for the provider's default; no more than the limits in
     money and tokens leave."""
     wished, affordable = _wish_for_cap(turn), turn.call.affordable
     return wished if affordable is None else min(wished or affordable, affordable)
 
 
 def _wish_for_cap(turn: TurnState) -> int | None:
-    """What a refusal of this request named; else as configured, twice as many for each truncation, and no
-    more than the model can write and its window has room for (BUILD-22)."""
+    """Return the cap that a refusal of this request named; else the configured one, doubled for each
+    truncation, and no more than the model can write and its window has room for (BUILD-22)."""
     configured, length, recovery = turn.settings.max_output_tokens, turn.settings.length, turn.recovery
     if recovery.output_cap is not None:
         return recovery.output_cap

@@ -51,7 +51,7 @@ _MAP: Layout = {
     "how_to_read": (0, 0, 0),
     "proved": (0, 0, 0),
 }
-"""The map of the debugger's page: a box says only what happened there, and every way out is an arrow."""
+"""The map of the debugger's page: its boxes have no lines, and every exit is an arrow."""
 
 _SMALL: Layout = {
     "size": (830, 592),

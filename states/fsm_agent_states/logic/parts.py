@@ -38,15 +38,15 @@ from fsm_agent.settings import GuardrailSettings
 from fsm_agent.support.texts import one_line
 
 # ----------------------------------------------------------------------------------------------------
-# Loop detection among tool calls of one turn: the same failure again, the same tool failing, the same
-# result again.
+# Loop detection among the tool calls of one turn: a repeated failure, a tool that keeps failing, a repeated
+# result.
 #
 # Figures: warnings after 2 identical failures, 3 failures of one tool, 2 identical results of a read-only
 # tool; hard stops, in a turn that no person attends, after 5, 8 and 5.
 
 
 REMEMBERED = 128
-"""Number of newest calls whose counts are kept, because they are stored with every move. A loop among more
+"""Number of newest calls whose counts are kept, because they are stored with every move. A loop over more
 calls is slow enough."""
 
 
@@ -61,8 +61,8 @@ class Guardrails:
     halted: dict[str, Any] | None = None
 
     def refuses(self, name: str, key: str, limits: GuardrailSettings, hard: bool) -> str | None:
-        """The reason to refuse the call with this signature, or ``None``. A refusal halts the turn after the
-        batch."""
+        """Return the reason to refuse the call with this signature, or ``None``. A refusal halts the turn
+        after the batch."""
         if not hard:
             return None
         failures = self.failed_calls.get(key, 0)
@@ -85,8 +85,8 @@ class Guardrails:
         limits: GuardrailSettings,
         hard: bool,
     ) -> str:
-        """Count one result of the call with this signature. Return the warning to append to it, or
-        nothing."""
+        """Count one result of the call with this signature. Return the warning to append to it, or the empty
+        string."""
         if ok:
             self.failed_calls.pop(key, None)
             self.failed_tools.pop(name, None)
@@ -131,7 +131,7 @@ def _newest(counts: dict[str, Any], key: str, value: Any) -> None:
 
 
 ELSEWHERE = {STORED: False}
-"""Not part of a stored snapshot: it is stored once, or derived from the rest."""
+"""Metadata of a field that is not in a stored snapshot: it is stored once, or derived from the rest."""
 
 OWNERS: Mapping[str, str | None] = {
     "setup": None,

@@ -1,12 +1,12 @@
-"""The recovery that the last row ordered, performed on entry to BuildMessages.
+"""Performs the recovery that the last row ordered, on entry to BuildMessages.
 
-A row has no action: what it spent says what to do. Each recovery is one small function; a recovery that fails
-reports ``failed``, and ClassifyError continues down the ladder with the new facts.
+A row has no action: the counters that it spent determine the recovery. Each recovery is one small function;
+if one fails, it reports ``failed``, and ClassifyError continues down the ladder with the new facts.
 """
 
-# Recovery is decided where the turn arrives. A row has no action. BuildMessages looks at what the row that
-# led to it spent, does that, and only then composes the request. So a resumed turn derives the recovery from
-# its last row.
+# Recovery is decided where the turn arrives. A row has no action. BuildMessages reads which counters the row
+# that led to it spent, performs that recovery, and only then composes the request. So a resumed turn derives
+# the recovery from its last row.
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from fsm_agent_states.replies import scaffold_for
 from fsm_agent_states.turn import TurnState
 
 Unrecovered = Literal["failed", "cancelled_waiting"]
-"""Events of a recovery that was not done."""
+"""Events of a recovery that was not performed."""
 Performed = Asks[Unrecovered | None]
 
 REPAIRS = {
@@ -49,7 +49,7 @@ REPAIRS = {
     "output_schema_unsupported": "structured_output",
     "output_schema_rejected": "structured_output",
 }
-"""Error class to the mode of the wire copy that repairs it; each is tried once on a provider."""
+"""Error class to the mode of the wire copy that repairs it; each is tried once per provider."""
 LASTING = {
     "images_rejected",
     "streaming_unsupported",
@@ -59,20 +59,21 @@ LASTING = {
     "long_context_beta_forbidden",
     "format_error",
 }
-"""Error classes that say something of the model, and not of this request alone."""
+"""Error classes that describe the model, and not only this request."""
 PARTS = {"smaller_images", "vision", "audio", "files"}
 """Repairs of content parts."""
 HONORS_RETRY_AFTER = {"rate_limit", "upstream_rate_limit", "overloaded", "key_limited"}
 
 
 def recover(turn: TurnState) -> Performed:
-    """Do what was spent. Returns the event to report when it failed or was interrupted, else ``None``."""
+    """Perform the ordered recovery. Return the event to report when it failed or was interrupted, else
+    ``None``."""
     spent = turn.spent
     for counter, perform in RECOVERIES.items():
         if counter in spent and (event := (yield from perform(turn))):
             return event
     if "continuations" in spent:
-        turn.recovery.output_cap = None  # the reply was cut: what is left of it may be longer
+        turn.recovery.output_cap = None  # the reply was truncated: the rest may be longer
     if line := order_line(turn):
         yield from say(line)
     if spent & {"nudges", "thinking_prefills", "empties", "continuations", "revisions"}:
@@ -138,9 +139,9 @@ def _fallback(turn: TurnState) -> Performed:
     recovery.fallback_activated, recovery.silences = True, 0
     recovery.repairs_done, recovery.pending_repair = switched.runtime.repairs, ""
     recovery.output_cap, recovery.suspected = None, {}
-    if not facts.text_begun(turn):  # an answer that was begun is still to be continued
+    if not facts.text_begun(turn):  # a begun answer is still to be continued
         recovery.drop_scaffold()
-    turn.compaction.relax()  # the overflow was the other model's
+    turn.compaction.relax()  # the other model's window overflowed
     here = switched.runtime
     why = name.replace("_", " ") or "empty replies"
     yield from say(f"switched from {before.provider}:{before.model} to {here.provider}:{here.model}: {why}")
@@ -174,8 +175,8 @@ RECOVERIES: dict[str, Callable[[TurnState], Performed]] = {
 
 
 def repair_for(turn: TurnState, failure: Failure, name: str) -> str:
-    """Return the change of the request that an error of this class asks for; empty when it asks for none,
-    when this provider got that change already, or when the request has nothing of the kind."""
+    """Return the change of the request that an error of this class calls for; empty when no change helps,
+    when this provider has received it already, or when it would change nothing."""
     done = turn.recovery.repairs_done
     match name:
         case "unicode":
@@ -183,7 +184,7 @@ def repair_for(turn: TurnState, failure: Failure, name: str) -> str:
         case "image_too_large":
             repair = "vision" if "smaller_images" in done else "smaller_images"
         case "grammar_pattern" if "grammar" in done:
-            repair = "structured_output"  # the grammar of the answer, then
+            repair = "structured_output"  # then the grammar of the answer is the cause
         case "format_error":
             repair = _drop_parameter(turn, failure)
         case _:
@@ -193,8 +194,8 @@ def repair_for(turn: TurnState, failure: Failure, name: str) -> str:
 
 
 def _drop_parameter(turn: TurnState, failure: Failure) -> str:
-    """The repair for a parameter that this error names, and that was sent: to leave it out, or for the cap on
-    output to use its other name."""
+    """Return the repair for a parameter that this error names and that was sent: omit it, or use the other
+    name of the output cap."""
     runtime, settings = turn.setup.runtime, turn.settings
     chat = runtime.api_mode == "chat_completions"
     sent = (

@@ -1,4 +1,4 @@
-"""Text around the history in each request, which no transcript holds.
+"""Text around the history in each request, which is not part of any transcript.
 
 The prompt of the session is frozen and names neither model nor session. These lines follow it, so that they
 are true after a fallback or a compaction into another session, and no byte before them changes. The ephemeral
@@ -33,7 +33,7 @@ ENDS = "When it is full, it cannot continue."
 
 
 def prompt_for(turn: TurnState) -> str:
-    """The prompt of the session, with the lines that the settings ask for about what is in use now."""
+    """Return the prompt of the session, with the configured lines about the current session and model."""
     wanted, runtime = turn.settings.prompt, turn.setup.runtime
     lines = [f"Session: {turn.session_id}"] if wanted.session_line else []
     lines += [f"Model: {runtime.model} ({runtime.provider})"] if wanted.model_line else []
@@ -41,20 +41,20 @@ def prompt_for(turn: TurnState) -> str:
 
 
 def ephemeral_for(turn: TurnState) -> str:
-    """Return the text behind the prompt: first the agent's, then the turn's, then the form of the answer."""
+    """Return the text after the prompt: first the agent's, then the turn's, then the form of the answer."""
     words = turn.settings.prompt.ephemeral, turn.setup.ephemeral_prompt, words_for(turn)
     return "\n\n".join(text for one in words if (text := one.strip()))
 
 
 def around_chars(turn: TurnState) -> int:
-    """Characters that no compaction can make fewer, tools and the newest request apart."""
+    """Return the characters that no compaction can remove, apart from tools and the newest request."""
     rows = sum(len(row.content) for row in turn.settings.prompt.prefill)
     return len(prompt_for(turn)) + len(ephemeral_for(turn)) + rows
 
 
 def hint_for(turn: TurnState, request: ModelRequest) -> str:
-    """What this request is to tell the model of the iterations and the room that are left; nothing as long as
-    there is enough, and when the model can only answer."""
+    """Return the hint to the model about the remaining iterations and room; empty as long as there is enough,
+    and when the model can only answer."""
     if request.toolless:
         return ""
     return "\n".join(filter(None, (_budget(turn), _context(turn, request.estimate))))
@@ -62,7 +62,7 @@ def hint_for(turn: TurnState, request: ModelRequest) -> str:
 
 def _budget(turn: TurnState) -> str:
     share, limit = turn.settings.prompt.budget_hint, turn.limit("iterations")
-    number = turn.count("iterations") + (not turn.count("opened"))  # a block that is opened was counted
+    number = turn.count("iterations") + (not turn.count("opened"))  # an open block is already counted
     if share is None or not share * limit <= number <= limit:
         return ""
     return BUDGET_HINT.format(number=number, limit=limit, left=limit - number)
@@ -87,7 +87,7 @@ def _context(turn: TurnState, tokens: int) -> str:
 
 
 def output_mode(turn: TurnState) -> OutputMode | None:
-    """Return the way in which the next request asks for the answer; ``None`` for a turn without a type."""
+    """Return how the next request asks for the answer; ``None`` for a turn without a type."""
     spec, setup = turn.setup.output, turn.setup
     if spec is None:
         return None
@@ -102,7 +102,7 @@ def output_mode(turn: TurnState) -> OutputMode | None:
 
 
 def schema_to_enforce(turn: TurnState) -> OutputSpec | None:
-    """Return what the provider is to hold the next answer to, if it can."""
+    """Return the schema that the provider enforces on the next answer, if it can."""
     spec = turn.setup.output
     if spec is None or output_mode(turn) != "native":
         return None
@@ -110,8 +110,8 @@ def schema_to_enforce(turn: TurnState) -> OutputSpec | None:
 
 
 def words_for(turn: TurnState) -> str:
-    """Return the words behind the prompt about the form of the answer. A local server's grammar holds a model
-    to a schema that it does not see, so these words describe that schema, too."""
+    """Return the text after the prompt about the form of the answer. The grammar of a local server enforces a
+    schema that the model does not see, so the text describes that schema, too."""
     mode, spec = output_mode(turn), turn.setup.output
     if spec is None or (mode == "native" and not turn.setup.runtime.local):
         return ""
@@ -127,7 +127,7 @@ def _tools_to_list(turn: TurnState) -> list[ToolSpec]:
 
 
 def tools_for(turn: TurnState) -> bytes | None:
-    """The tool list, written once for each shape it had in this turn; ``None`` when there are none."""
+    """Return the tool list, written once for each shape in this turn; ``None`` when there are no tools."""
     setup, repairs = turn.setup, turn.recovery.repairs_done
     shape = f"{setup.runtime.api_mode} {'grammar' in repairs} {output_mode(turn)}"
     if shape in setup.tools_written:

@@ -1,7 +1,7 @@
-"""Running the calls of one reply: in safe order, each admitted first, with a checkpoint before files change.
+"""Runs the calls of one reply: in safe order, each admitted first, with a checkpoint before files change.
 
-A program that a tool runs may call tools itself. Its calls are made here too, one by one, so that rules,
-approvals, limits and the journal see them as they see those of the model.
+A program that a tool runs may call tools itself. Its calls are also made here, one by one, so that rules,
+approvals, limits and the journal treat them like those of the model.
 """
 
 from __future__ import annotations
@@ -42,26 +42,26 @@ from fsm_agent_states.logic.visit import Asks, say, tell_parts
 from fsm_agent_states.turn import TurnState
 
 # ----------------------------------------------------------------------------------------------------
-# Judging the calls of one reply before anything runs: names, arguments, identity, order.
+# Checks of the calls of one reply before anything runs: names, arguments, identity, order.
 
 
 Verdict = Literal["run", "bad_json", "unknown", "answered"]
 MAX_ECHOED = 200
-"""Characters of a wrong name that the model reads back."""
+"""Maximum characters of a wrong name that the model reads back."""
 MAX_REPAIRED = 8
-"""Different wrong names of one reply that are repaired."""
+"""Maximum different wrong names of one reply that are repaired."""
 BRIDGE = "tool_call"
-"""The tool whose calls are calls of tools that no request names (EXEC-34)."""
+"""The tool through which the model calls tools that no request names (EXEC-34)."""
 HOUSEKEEPING = frozenset({"memory", "todo", "skill_manage", "session_search"})
-"""Tools that put things in order: text beside them can be the answer."""
+"""Housekeeping tools: text beside them can be the answer."""
 PROGRAMMATIC = frozenset({"execute_code"})
-"""Cheap calls made by programs: an iteration with only these is not charged."""
+"""Tools that run programs, whose calls are cheap: an iteration with only these is not charged."""
 
 
 @dataclass(slots=True)
 class Checked:
-    """One call and what was found. ``signature``: of a call that can run. ``outcome`` is set for a call that
-    is answered without being run."""
+    """One call and the result of its checks. ``signature``: of a call that can run. ``outcome`` is set for a
+    call that is answered without being run."""
 
     call: ToolCall
     verdict: Verdict
@@ -76,8 +76,8 @@ class Checked:
 
 
 def check_calls(calls: Sequence[ToolCall], tools: Sequence[ToolSpec], cutoff: float) -> list[Checked]:
-    """Repair names and ids, read and coerce arguments, answer what cannot run. A call that was made twice
-    runs once, unless something was changed in between."""
+    """Repair names and ids, read and coerce arguments, answer what cannot run. A duplicate call runs once,
+    unless something was changed in between."""
     by_name = {tool.name: tool for tool in tools}
     meant = _resolve_names(calls, tuple(by_name), cutoff)
     checked = [_check(call, meant[call.name], by_name, cutoff) for call in _with_unique_ids(calls)]
@@ -156,8 +156,8 @@ def _clip(name: str) -> str:
 def _unwrap(
     call: ToolCall, given: Mapping[str, Any], tools: Mapping[str, ToolSpec], cutoff: float
 ) -> Checked:
-    """The call that is meant, before anything looks at it: rules, approvals, limits and callbacks see the
-    tool itself."""
+    """Return the call that is meant, before anything else sees it: rules, approvals, limits and callbacks see
+    the tool itself."""
     behind = tuple(name for name, tool in tools.items() if tool.deferred)
     named, wanted = str(given.get("name", "")), given.get("arguments") or {}
     inner = parse(wanted) if isinstance(wanted, str) else None
@@ -193,8 +193,8 @@ def _with_unique_ids(calls: Sequence[ToolCall]) -> list[ToolCall]:
 
 
 def contended_paths(calls: Sequence[Checked]) -> tuple[str, ...]:
-    """The paths of the calls that could go at the same time, when it depends on where they lead; else
-    none."""
+    """Return the paths of the calls that could run at the same time, if that depends on where they lead; else
+    nothing."""
     together = [item for item in calls if item.outcome is None and _parallel(item) and _paths_of(item)]
     if len(together) < 2 or all(item.spec and item.spec.effect == "pure" for item in together):
         return ()
@@ -204,8 +204,9 @@ def contended_paths(calls: Sequence[Checked]) -> tuple[str, ...]:
 def segments(
     calls: Sequence[Checked], most: int, workdir: str, real: Mapping[str, str]
 ) -> Iterator[list[Checked]]:
-    """Runs of calls that may go at the same time, in order; every other call is a barrier of its own. At most
-    ``most`` calls run together. Relative paths begin at ``workdir``; ``real``: where paths lead."""
+    """Yield groups of calls that may run at the same time, in order; every other call is a barrier of its
+    own. At most ``most`` calls run together. Relative paths begin at ``workdir``; ``real`` maps paths to
+    where they lead."""
     run: list[Checked] = []
     for item in calls:
         alone = item.outcome is None and not _parallel(item)
@@ -221,8 +222,8 @@ def segments(
 
 
 def _parallel(item: Checked) -> bool:
-    """Calls of a run are admitted one after the other before it begins, so those that work on paths may be
-    asked about; every other question is a barrier."""
+    """Return whether the call may run beside others. Calls of a group are admitted one after the other before
+    it begins, so those with paths may need approval; every other call that may need approval is a barrier."""
     spec = item.spec
     return (
         spec is not None
@@ -232,7 +233,7 @@ def _parallel(item: Checked) -> bool:
 
 
 def _conflict(one: Checked, other: Checked, workdir: str, real: Mapping[str, str]) -> bool:
-    """Two path tools conflict when one path contains the other, unless both only read."""
+    """Return whether two path tools conflict: one path contains the other, unless both only read."""
     if not (one.spec and other.spec) or one.spec.effect == other.spec.effect == "pure":
         return False
     return any(
@@ -243,17 +244,17 @@ def _conflict(one: Checked, other: Checked, workdir: str, real: Mapping[str, str
 
 
 def _paths_of(item: Checked) -> list[str]:
-    """The paths of a call; one that was left out is the working directory."""
+    """Return the paths of a call; an omitted path is the working directory."""
     if item.spec is None or item.arguments is None:
         return []
     return [str(item.arguments.get(name) or "") for name in item.spec.path_arguments]
 
 
 # ----------------------------------------------------------------------------------------------------
-# What the calls of a reply leave behind: their rows, and the files that were to change and did not.
+# The rows of the calls of a reply, and the files that were not changed as intended.
 #
-# The store keeps all of a result, and the model sees a preview when it is long. A failed change of a file
-# is named under the answer, because a person who reads "done" must not believe it (EXEC-33).
+# The store keeps all of a result, and the model sees a preview when it is long. A failed change of a file is
+# named under the answer, because a person who reads "done" must not believe it (EXEC-33).
 
 
 LEFT_OUT = (
@@ -263,7 +264,7 @@ LEFT_OUT = (
 STEER = "\n\n[a message from the user, sent while you were working: {text}]"
 DENIED = "denied: {why}. Do not try the same thing in other words; ask the user or continue without."
 SHOWN = 10
-"""Files that are named; the others are counted."""
+"""Maximum files that are named; the others are counted."""
 
 
 # Steering text joins the last tool result. Stored messages are immutable. Steering text is therefore added to
@@ -274,9 +275,9 @@ SHOWN = 10
 def store_results(
     turn: TurnState, calls: Sequence[Checked], steer: Sequence[str], news: Sequence[str]
 ) -> Asks[None]:
-    """Store one row for each call, in call order. What was left out of the reply, a message from the user,
-    and reports on tasks in the background are added to the last of them."""
-    # Into the last result, before it is stored: a stored row never changes.
+    """Store one row for each call, in call order. Append to the last of them the note about omitted calls,
+    the user's message, and the reports on background tasks."""
+    # Append to the last result before it is stored: a stored row never changes.
     assert turn.call.reply is not None
     left = len(turn.call.reply.tool_calls) - len(calls)
     added = [LEFT_OUT.format(left=left, most=len(calls))] if left else []
@@ -297,8 +298,8 @@ def store_results(
 
 
 def _result_rows(turn: TurnState, calls: Sequence[Checked]) -> Asks[list[Message]]:
-    """One tool row for each call, in call order. Results over their limit, and then the largest of a reply
-    that is over its limit as a whole, go to a file; their preview and the path are what is sent."""
+    """Build one tool row for each call, in call order. Results over their limit go to a file, and then the
+    largest of a reply that is over its limit as a whole; the model gets their preview and the path."""
     texts = [clean(_outcome(item).text) for item in calls]
     previews: list[str | None] = [None] * len(calls)
     for index in _too_long(turn, calls, texts):
@@ -353,7 +354,7 @@ def _too_long(turn: TurnState, calls: Sequence[Checked], texts: Sequence[str]) -
 
 
 def note_files(turn: TurnState, calls: Sequence[Checked]) -> None:
-    """Remember the files of calls that failed; a later call that changes the same file supersedes them."""
+    """Record the files of calls that failed; a later call that changes the same file supersedes them."""
     for item in calls:
         if (
             item.spec is None
@@ -370,12 +371,12 @@ def note_files(turn: TurnState, calls: Sequence[Checked]) -> None:
 
 
 def changes_files(tool: ToolSpec) -> bool:
-    """Say whether the tool may change files that its arguments name."""
+    """Return whether the tool may change files that its arguments name."""
     return bool(tool.path_arguments) and tool.effect != "pure"
 
 
 def footer(turn: TurnState) -> str:
-    """What to add to the final answer, or nothing."""
+    """Return the text to append to the final answer, or an empty one."""
     if not turn.tooling.unchanged_files or not turn.settings.tool.failed_files_footer:
         return ""
     lines = [f"- {line}" for line in turn.tooling.unchanged_files.values()]
@@ -392,8 +393,8 @@ def _paths(tool: ToolSpec, arguments: Mapping[str, Any]) -> list[str]:
 
 
 NOT_FOR_PROGRAMS = PROGRAMMATIC | {BRIDGE}
-"""Tools that no program may call, as it may begin no child turns: requests to models are made by rows of the
-table, and by nothing else."""
+"""Tools that no program may call; it may not begin child turns either: only rows of the table make requests
+to models."""
 TOO_MANY = "not run: one program may make {most} calls of tools"
 OUT_OF_TIME = (
     "not started: the calls before it took the {seconds:g} s that those of one reply may take together; make"
@@ -404,7 +405,7 @@ NOT_STARTED = "cancelled by the user before it started; it had no effect"
 
 
 def run_calls(turn: TurnState, calls: Sequence[Checked]) -> Asks[bool]:
-    """Run every call that has no outcome yet. True when the user interrupted; then the rest is not
+    """Run every call that has no outcome yet. Return true when the user interrupted; then the rest is not
     started."""
     interrupted, workdir, left = False, turn.setup.workdir, turn.settings.tool.batch_timeout
     real: dict[str, str] = {}
@@ -447,7 +448,8 @@ def run_calls(turn: TurnState, calls: Sequence[Checked]) -> Asks[bool]:
 
 
 def _admit(turn: TurnState, item: Checked) -> Asks[bool]:
-    """May this call run? Sets its outcome when not. True when the user interrupted instead of answering."""
+    """Decide whether this call may run, and set its outcome if not. Return true when the user interrupted
+    instead of answering."""
     if item.outcome is not None or item.spec is None or item.arguments is None:
         return False
     if reason := turn.tooling.guardrails.refuses(
@@ -475,7 +477,7 @@ def _admit(turn: TurnState, item: Checked) -> Asks[bool]:
 
 
 def hard_stops(turn: TurnState) -> bool:
-    """Loops are stopped by force when no person is present to stop them."""
+    """Return whether loops are stopped: by default, when no person is present to stop them."""
     chosen = turn.settings.guardrail.hard_stop
     return not turn.setup.attended if chosen is None else chosen
 
@@ -492,7 +494,7 @@ def _request(turn: TurnState, item: Checked, left: float) -> RunTool:
 
 
 def _shares_time(item: Checked) -> bool:
-    """A call without a limit of its own: together they may take the time of the batch."""
+    """Return whether the call has no time limit of its own: such calls share the time of the batch."""
     return item.spec is not None and item.spec.timeout is None
 
 
@@ -514,8 +516,8 @@ def _with_warning(turn: TurnState, item: Checked, outcome: ToolOutcome) -> ToolO
 
 
 def _keep_files(turn: TurnState, ready: Sequence[Checked]) -> Asks[None]:
-    """A checkpoint before the first tool of the turn that may change files. Without one the tool runs all the
-    same."""
+    """Make a checkpoint before the first tool of the turn that may change files. If that fails, the tool runs
+    nevertheless."""
     if not turn.settings.checkpoints.enabled or turn.tooling.kept_files == turn.turn_id:
         return
     for item in ready:
@@ -526,7 +528,7 @@ def _keep_files(turn: TurnState, ready: Sequence[Checked]) -> Asks[None]:
 
 
 def _handover_outcome(turn: TurnState, item: Checked, outcome: ToolOutcome) -> ToolOutcome:
-    """The outcome of a call that may hand the conversation over: the first of a reply counts."""
+    """Return the outcome of a call that may hand the conversation over: only the first of a reply does."""
     tooling = turn.tooling
     if outcome.hands_to and tooling.handed_to:
         return replace(outcome, status="error", text=HANDED_ALREADY.format(to=tooling.handed_to))
@@ -541,7 +543,7 @@ def _handover_outcome(turn: TurnState, item: Checked, outcome: ToolOutcome) -> T
 def _finish_call(
     turn: TurnState, item: Checked, outcome: ToolOutcome | ProgramAsks, left: float
 ) -> Asks[ToolOutcome]:
-    """The outcome of a call, after the calls that its program asks for were made, one by one."""
+    """Return the outcome of a call, after making the calls that its program requests, one by one."""
     made = 0
     while isinstance(outcome, ProgramAsks):
         made += 1
@@ -552,7 +554,7 @@ def _finish_call(
 
 
 def _call_from_program(turn: TurnState, call: ToolCall, made: int, left: float) -> Asks[ToolOutcome]:
-    """Make the call under the rules of every call of this turn."""
+    """Make the call under the same rules as every call of this turn."""
     tools = [
         tool
         for tool in turn.setup.tools

@@ -1,16 +1,16 @@
-"""Shapes of the transcript: what of it decides whether a provider takes the next request, and what each state
-does to it.
+"""Shapes of the transcript: the properties that decide whether a provider accepts the next request, and what
+each state does to them.
 
-A ``Shape`` leaves out all texts. ``TRANSCRIPT`` declares, for each state and event, what a visit may do to
-the shape, and what must hold at every request and at every end; ``WIRES`` says what each wire takes.
-``fsm-agent verify`` proves it by induction over the table; that the states do what is declared here is
-tested.
+A ``Shape`` omits all texts. ``TRANSCRIPT`` declares, for each state and event, what a visit may do to the
+shape, and what must hold at every request and at every end; ``WIRES`` says what each wire accepts.
+``fsm-agent verify`` proves it by induction over the table; tests check that the states do what is declared
+here.
 
 Rows from before the turn may be anything: a caller supplies them, or another program wrote them. The writer
-mends them (``fsm_agent.conversation.wire``): a conversation that does not begin with the user is given a
-beginning, and a call without a result is left out. A turn's own rows must need none of it: a call of its own
-that is left out is work that the model does not know of. Rows that the settings put before every conversation
-are no part of the transcript: they may begin it in its place, and never end it.
+repairs them (``fsm_agent.conversation.wire``): a conversation that does not begin with the user is given a
+beginning, and a call without a result is left out. A turn's own rows must need no repair: if a call of its
+own were left out, the model would not know of that work. Rows that the settings put before every conversation
+are not part of the transcript: they may begin it in its place, and never end it.
 """
 
 from __future__ import annotations
@@ -29,11 +29,12 @@ from fsm_agent_states.replies import CONTINUED
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """Of the rows that are sent. ``first`` and ``tail``: who begins and who ends, ``""`` for no rows.
+    """The shape of the rows that are sent. ``first`` and ``tail``: the first and last speaker, ``""`` for no
+    rows.
 
     ``open``: a call of this turn has no result. ``gaps``: one from before the turn has none. ``scaffold``:
-    who ends the temporary rows behind the transcript, ``""`` when there are none. ``frozen``: the rows of the
-    last request of this turn are still at the front, as they went out."""
+    the last speaker of the temporary rows behind the transcript, ``""`` when there are none. ``frozen``: the
+    rows of the last request of this turn are still at the front, as they were sent."""
 
     first: Speaker = ""
     tail: Speaker = ""
@@ -56,8 +57,8 @@ def shape_of(
     scaffold: Sequence[Message] = (),
     sent: Sequence[Message] = (),
 ) -> Shape:
-    """The shape of a transcript. ``own``: the rows of this turn. ``scaffold``: rows behind the transcript.
-    ``sent``: the transcript with which the last request went out, if one did."""
+    """Return the shape of a transcript. ``own``: the rows of this turn. ``scaffold``: rows behind the
+    transcript. ``sent``: the transcript of the last request, if there was one."""
     mine = {call.id for row in own for call in row.tool_calls}
     rows: list[Message] = []
     run: list[Message] = []
@@ -66,7 +67,7 @@ def shape_of(
     for row in filter(sendable, history):
         if row.role == "tool":
             if row.tool_call_id not in {call.id for said in run for call in said.tool_calls}:
-                continue  # a result of no call is not sent
+                continue  # a result without its call is not sent
             pending.discard(row.tool_call_id or "")
         elif opens_group(run, row):
             unanswered, pending, run = unanswered | pending, set(), []
@@ -92,12 +93,12 @@ def _is(one: Message, other: Message) -> bool:
     return one is other
 
 
-# What must be sent as it is
+# What must be sent unchanged
 
 
 def takes(mode: ApiMode, shape: Shape) -> bool:
-    """Say whether this wire takes a request with this transcript and scaffold, mended by the writer, and
-    nothing of the turn's own had to be mended."""
+    """Return whether this wire accepts a request with this transcript and scaffold, repaired by the writer,
+    without a repair of the turn's own rows."""
     first = shape.first or shape.scaffold
     first = "user" if first == "assistant" else first  # the writer's bridge
     return (
@@ -106,12 +107,12 @@ def takes(mode: ApiMode, shape: Shape) -> bool:
 
 
 def with_user_row(shape: Shape) -> Shape:
-    """The shape with a message of the user behind it."""
+    """Return the shape with a message of the user appended."""
     return replace(shape, first=shape.first or "user", tail="user")
 
 
 def begin_with(speaker: Speaker, shape: Shape) -> Shape:
-    """The shape as it goes out behind rows that are sent before every conversation."""
+    """Return the shape as sent behind rows that precede every conversation."""
     return replace(shape, first=speaker)
 
 
@@ -125,15 +126,15 @@ ASKED = may(first=("user", "assistant"), tail=("user",), gaps=(False, True))
 ROUND = may(tail=("tool",), scaffold=("",))
 """The reply's calls and a result for each."""
 CALLS = may(tail=("assistant",), open=(True,), scaffold=("",))
-"""The calls alone: where a bug strikes between the two."""
+"""The calls alone: where a bug strikes between calls and results."""
 SHORTER = may(first=(SAME, "user"), tail=(SAME, "user"), gaps=(SAME, False), frozen=(SAME, False))
-"""A summary for what was in the middle, the newest request behind it, and what is kept of the end."""
+"""A summary of the middle, then the newest request, and what is kept of the end."""
 SENT = may(frozen=(True,))
 SAID = may(scaffold=("user",))
 UNSAID = may(scaffold=("",))
 PERHAPS_UNSAID = may(scaffold=(SAME, ""))
 ANSWERED = may(tail=("assistant",), open=(False,), scaffold=("",))
-"""Results for calls that a bug left open, then what the model said."""
+"""Results for calls that a bug left open, then the model's text."""
 NOTED = may(open=(False,), scaffold=("",))
 RESULTS_NOTED = may(tail=("tool",), open=(False,), scaffold=("",))
 """The same with a note for people, which is not sent."""
@@ -141,18 +142,18 @@ WITHDRAWN = tuple(
     may(**before, scaffold=("",), frozen=(SAME, False))
     for before in (EMPTY, may(first=("user", "assistant"), tail=("user", "assistant", "tool")))
 )
-"""The user's message was too much for the provider and is sent no more."""
+"""The provider or a guardrail refused the user's message, and it is not sent again."""
 
 PASSED = (
     "built", "oversized", "starved", "spoken", "window_too_small", "over_cost", "over_tokens", "over_time",
 )  # fmt: skip
-"""Events of a BuildMessages that performed what was ordered."""
+"""Events of a visit of BuildMessages that performed the ordered recovery."""
 SPOKEN_TO = tuple(f"CallLLM.{event}" for event, rule in CONTINUED.items() if rule.says)
 ASKED_AGAIN = tuple(f"CallLLM.{event}" for event, rule in CONTINUED.items() if rule.says == "")
 
 
 def _build_changes(change: Change, *after: str) -> tuple[VisitChange, VisitChange]:
-    """What a visit of BuildMessages does when the row that led there ordered it; a bug may come before."""
+    """Return the changes of a BuildMessages visit ordered by the row that led there; a bug may come first."""
     ordered = frozenset(after)
     return (
         VisitChange("BuildMessages", (change,), PASSED, ordered),
@@ -165,7 +166,7 @@ VISITS = (
     VisitChange("Prepare", (NO_CHANGE, LOADED, ASKED), ("crashed",)),
     *_build_changes(SAID, "nudges", "thinking_prefills", "revisions", *SPOKEN_TO),
     *_build_changes(UNSAID, "empties", *ASKED_AGAIN),
-    *_build_changes(PERHAPS_UNSAID, "fallbacks"),  # an answer that was begun is still to be continued
+    *_build_changes(PERHAPS_UNSAID, "fallbacks"),  # a begun answer is still to be continued
     VisitChange("BuildMessages", (NO_CHANGE,)),
     VisitChange("CallLLM", (SENT,)),
     VisitChange("ClassifyError", (NO_CHANGE,)),
@@ -199,7 +200,8 @@ VISITS = (
 
 
 def _on_all_wires(state: str, what: str, seen: Callable[[Shape], Shape]) -> tuple[Demand, ...]:
-    """Demands that each wire takes ``what``; ``seen``: the shape of it, by that of the transcript."""
+    """Return demands that each wire accepts ``what``; ``seen`` maps the shape of the transcript to that of
+    ``what``."""
     return tuple(
         Demand(state, f"{mode} takes {what}", partial(lambda mode, shape: takes(mode, seen(shape)), mode))
         for mode in WIRES

@@ -35,12 +35,11 @@ from fsm_agent_states.turn import TurnState
 
 T = TypeVar("T")
 Asks = Generator[Request | list[Any], Any, T]
-"""Yields requests, or a list of them that run at the same time, and returns a ``T``; for a state that is its
-``Event``."""
+"""Yields a request, or a list of concurrent ones, and returns a ``T``: for a state, its ``Event``."""
 
 
 def check_signals(turn: TurnState, request: CheckSignals | None = None) -> Asks[Signals]:
-    """Ask whether a person interrupts. What they said is kept for the result; the state is to report that it
+    """Ask whether a person interrupts. Their message is kept for the result; the state must report that it
     was cancelled."""
     signals: Signals = yield request or CheckSignals()
     if signals.interrupted:
@@ -49,9 +48,9 @@ def check_signals(turn: TurnState, request: CheckSignals | None = None) -> Asks[
 
 
 def at(point: Point, turn: TurnState) -> Asks[None]:
-    """Ask what extensions declared for this point, all of it at once: a visit that is run again, perhaps
-    without a check that came before, takes no reply for that of another point. No reply leads to an event;
-    a failure that ends the turn is raised, so the row for bugs ends it."""
+    """Make all requests that extensions declared for this point, at once. Their keys contain the point, so a
+    visit that is run again, perhaps without an earlier check, takes no reply meant for another point. No
+    reply leads to an event; a failure that ends the turn is raised, so the row for bugs ends it."""
     asked = [
         replace(one, key=signature(f"{turn.turn_id} {turn.seq} {point} {one.listed()[0]}", one.request))
         for one in turn.extended.asks
@@ -67,20 +66,20 @@ def at(point: Point, turn: TurnState) -> Asks[None]:
 
 
 # ----------------------------------------------------------------------------------------------------
-# What is asked before something goes in or out: guardrails, the type of the answer, limits in money, tokens
-# and time. Each is asked by a request of its own, so that what was said is in the journal, and only by a turn
-# that has any.
+# Checks before something goes in or out: guardrails, the type of the answer, limits in money, tokens and
+# time. Each is a request of its own, so that the journal records its result, and is made only by a turn that
+# has any.
 
 
 Over = Literal["over_cost", "over_tokens", "over_time"]
-"""Events of a limit that the next request could pass."""
+"""Events of a limit that the next request could exceed."""
 CAP_TOKENS = 24
-"""Of a cap on the reply that may come to the request."""
+"""Tokens that a cap on the reply may add to the request."""
 OVER: dict[str, Over] = {"cost": "over_cost", "tokens": "over_tokens", "time": "over_time"}
 
 
 def check_message(turn: TurnState, text: str) -> Asks[str | None]:
-    """What the guardrails make of the user's text; ``None`` when one of them refuses it."""
+    """Return the user's text after the guardrails; ``None`` when one of them refuses it."""
     if not turn.setup.checks.message:
         return text
     checked: MessageChecked = yield CheckMessage(text)
@@ -93,7 +92,8 @@ def check_message(turn: TurnState, text: str) -> Asks[str | None]:
 
 
 def refused(turn: TurnState, checked: MessageChecked) -> bool:
-    """Has a guardrail refused the message? Then it stays for people to see, and is not sent again."""
+    """Return whether a guardrail refused the message. If so, it stays for people to see, and is not sent
+    again."""
     if checked.blocked:
         turn.ending.refuse(", ".join(checked.by), checked.blocked, "message")
     return bool(checked.blocked)
@@ -102,7 +102,7 @@ def refused(turn: TurnState, checked: MessageChecked) -> bool:
 def check_answer(
     turn: TurnState, text: str, *, typed: bool = True
 ) -> Generator[CheckAnswer, Any, AnswerChecked]:
-    """What is said of a text that may be the answer. ``typed``: it must be of the type that was asked for."""
+    """Check a text that may be the answer. ``typed``: it must be of the requested type."""
     checked: AnswerChecked = yield CheckAnswer(text, typed)
     if checked.blocked:
         turn.ending.refuse(", ".join(checked.by), checked.blocked, "answer")
@@ -115,8 +115,8 @@ def check_answer(
 def check_limits(
     turn: TurnState, prompt: int, output: int | None, *, summary: bool = False
 ) -> Asks[Over | None]:
-    """Return the limit that a request of ``prompt`` tokens could pass, if any. ``output``: tokens that its
-    reply may have, ``None`` where nothing caps it. A reply is shortened where less than that is left."""
+    """Return the limit that a request of ``prompt`` tokens could exceed, if any. ``output``: the maximum
+    tokens of its reply, ``None`` without a cap. If less than that is left, the reply is shortened."""
     if not turn.setup.checks.limits:
         return None
     runtime = turn.setup.runtime
@@ -135,21 +135,21 @@ def check_limits(
 # ----------------------------------------------------------------------------------------------------
 # The lines that a person reads while a turn recovers: what happens, and what to do about it.
 #
-# One line for each thing that a row orders; what an attempt at the model brought is said where it is made.
+# One line for each thing that a row orders; the outcome of an attempt is reported where the attempt is made.
 
 
 Line = Callable[[TurnState], str]
 SHOWN = 3
-"""Content parts that a line names; it counts the others."""
+"""Maximum content parts that a line names; it counts the others."""
 
 
 def say(line: str) -> Asks[None]:
-    """Tell people one line."""
+    """Show people one line."""
     yield Tell("status", (line,))
 
 
 def order_line(turn: TurnState) -> str:
-    """What the row that led here ordered, in words; empty where nothing need be said."""
+    """Describe in words what the row that led here ordered; empty when there is nothing to say."""
     spent, row = turn.spent, turn.last_transition
     if "continuations" in spent and row is not None and row.event in CONTINUED:
         [limit] = {atom.limit for atom in row.guard.atoms() if atom.counter == "continuations"}
@@ -170,7 +170,8 @@ def _which(turn: TurnState, counter: str) -> str:
 
 
 def _more_output(turn: TurnState) -> str:
-    """After a reply that was cut: what the next one may have, and the setting that spares it."""
+    """Describe, after a truncated reply, the cap of the next one and the setting that avoids the
+    truncation."""
     given = turn.settings.max_output_tokens
     now = "" if given is None else f", now {given:,}"
     return f" with {output_cap(turn):,} tokens; raise the output cap: max_output_tokens{now}"
@@ -198,7 +199,7 @@ ORDERED: Mapping[str, Line] = {
     "empties": lambda turn: "an empty reply: asked again",
     "revisions": lambda turn: "the answer is not what was asked for: asked again with the reasons",
 }
-"""By the counter that a row spent."""
+"""The line for each counter that a row spends."""
 REPAIRED: Mapping[str, str] = {
     "thinking_signature": "without earlier thoughts, whose signatures were refused",
     "encrypted_replay": "without earlier encrypted thoughts, which were refused",
@@ -217,11 +218,11 @@ REPAIRED: Mapping[str, str] = {
     "surrogates": "without characters that cannot be written",
     "ascii": "in plain ASCII",
 }
-"""What a repair changes of the request that is sent again."""
+"""What each repair changes in the request that is sent again."""
 
 
 def repair_line(turn: TurnState, repair: str) -> str:
-    """The line about a repair of the request."""
+    """Return the line about a repair of the request."""
     if repair == "output_cap":
         cap = turn.recovery.output_cap or 0
         return f"sent again with at most {cap:,} output tokens; lower max_output_tokens to be spared this"
@@ -229,7 +230,7 @@ def repair_line(turn: TurnState, repair: str) -> str:
 
 
 def compaction_line(metrics: Mapping[str, Any], times: int) -> str:
-    """The line about a compaction that made the conversation shorter."""
+    """Return the line about a compaction that shortened the conversation."""
     rows, tokens = [
         f"{metrics[f'{what}_before']:,} → {metrics[f'{what}_after']:,}" for what in ("messages", "tokens")
     ]
@@ -238,15 +239,15 @@ def compaction_line(metrics: Mapping[str, Any], times: int) -> str:
 
 
 def tell_blocked(before: str, noted: Compacted) -> Asks[None]:
-    """Say it once when automatic compaction is switched off. ``before``: why it was off already."""
+    """Report once that automatic compaction is switched off. ``before``: why it was off already."""
     if noted.blocked and not before:
         yield from say(f"automatic compaction is off: {noted.blocked}")
 
 
 def tell_parts(turn: TurnState, rows: Sequence[Message] | None = None) -> Asks[None]:
-    """Say which parts of ``rows`` the model in use knows only by name, and which files only by their text;
-    once for each such line. Without rows the whole history is walked: when a turn begins, and when a model or
-    a request has changed."""
+    """Report which parts of ``rows`` the current model knows only by name, and which files only by their
+    text; each line once. Without ``rows`` the whole history is examined: when a turn begins, and after a
+    change of the model or the request."""
     runtime = turn.setup.runtime
     model = f"{runtime.provider}:{runtime.model}"
     view = View.of(runtime, turn.recovery.repairs_done)

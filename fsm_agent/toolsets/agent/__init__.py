@@ -68,12 +68,12 @@ class Parts(Protocol):
 
     @property
     def child_factory(self) -> ChildFactory:
-        """Where children come from."""
+        """Creates child agents."""
         ...
 
 
 BEGIN_TURNS = frozenset({"delegate", "ask", "vision"})
-"""Toolsets whose tool begins child turns."""
+"""Toolsets whose tools begin child turns."""
 AGENT_TOOLSETS: dict[str, Callable[[Parts], Tool]] = {
     "todo": lambda parts: todo_tool(parts.store),
     "sessions": lambda parts: recall_tool(parts.store),
@@ -121,5 +121,5 @@ def _delegation(parts: Parts) -> Delegation:
 
 
 def agent_tools(names: Sequence[str], parts: Parts) -> list[Tool]:
-    """The tools of these toolsets; names of others are passed over."""
+    """Return the tools of these toolsets; ignore unknown names."""
     return [AGENT_TOOLSETS[name](parts) for name in dict.fromkeys(names) if name in AGENT_TOOLSETS]

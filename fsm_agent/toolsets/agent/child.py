@@ -162,7 +162,7 @@ class ChildEnded:
 
 
 class Child:
-    """A child. ``end`` is ``None`` while it runs; ``in_tool`` and ``idle`` tell whether it is still active."""
+    """A child. ``end`` is ``None`` while it runs; ``in_tool`` and ``idle`` show whether it is active."""
 
     def __init__(
         self, order: ChildTask, child_factory: ChildFactory, store: Store, callbacks: Callbacks, clock: Clock
@@ -549,7 +549,7 @@ def delegate_tool(
     settings: Settings,
     background: Background | None = None,
 ) -> Tool:
-    """Make ``delegate_task``, idempotent by the key that names the children. Without ``background`` it waits."""
+    """Make the tool, idempotent because its key names the children. Without ``background`` it waits."""
     made = Delegation(child_factory, store, callbacks, clock, settings, background=background)
     hidden = () if background is not None else ("background",)
     options = tool(concurrency="parallel", effect="idempotent", timeout=LONGEST, hidden=hidden)

@@ -77,9 +77,9 @@ class Unrecorded(JournalError):
 @dataclass(frozen=True, slots=True)
 class Change:
     """Differences from the recording. ``settings``: nested, as in a config file. ``prompt``: the system
-    prompt, in which ``{recorded}`` is replaced by the recorded one. ``tools``: by name, the changed fields of a
-    tool's schema (``description``, ``parameters``), or ``None`` to remove the tool. ``machine``: that of
-    another table."""
+    prompt, with ``{recorded}`` for the recorded one. ``tools``: by name, the changed fields of a tool's
+    schema (``description``, ``parameters``), or ``None`` to remove the tool. ``machine``: that of another
+    table."""
 
     settings: Mapping[str, Any] = field(default_factory=dict)
     prompt: str | None = None
@@ -182,7 +182,8 @@ class RecordedTurn:
 
     @classmethod
     def read(cls, store: Store, turn_id: str) -> RecordedTurn:
-        """Read a turn. Raises ``ConfigError`` for one that cannot be played: of another table, without an end, or forked inside another turn; ``StoreError`` for a damaged one."""
+        """Read a turn. Raises ``ConfigError`` for one that cannot be played: of another table, without an
+        end, or forked inside another turn; ``StoreError`` for a damaged one."""
         turns = Turns(store.database)
         info = turns.info(turn_id)
         _refuse(info)

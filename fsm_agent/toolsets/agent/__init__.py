@@ -1,8 +1,7 @@
-"""Tools that are a part of the agent itself: they work on its session, its notes, its person, or start turns
-of their own.
+"""The agent's own tools: they use its session and notes, ask its user, or start turns.
 
 ``AgentTools`` is the one place where they run (AGT-01). The registry of other tools refuses their
-names, so nothing else, a program that calls tools for instance, reaches them past the turn.
+names, so nothing else, such as a program that calls tools, can reach them without the turn.
 
 ==========  ==========================================================================================
 todo        todo: the list of things to do of this session

@@ -1,6 +1,6 @@
-"""``Extension``: a feature of an agent in one class. It may add tools and prompt lines, see and change requests
-and replies, follow events, keep values in the store, and bring settings, commands and ``fsm-agent doctor``
-lines with it. It adds no transition: the table, and with it every proof, stays as it is.
+"""``Extension``: a feature of an agent in one class. It may add tools and prompt lines, see and change
+requests and replies, follow events, keep values in the store, and bring settings, commands and
+``fsm-agent doctor`` lines with it. It adds no transition: the table, and with it every proof, stays as it is.
 
     class Audit(Extension):
         name = "audit"

@@ -1,4 +1,4 @@
-"""The feature ``hooks``: asks the hooks and guardrails of an agent."""
+"""The feature ``hooks``: calls the hooks and guardrails of an agent."""
 
 from __future__ import annotations
 

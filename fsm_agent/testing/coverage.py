@@ -97,15 +97,17 @@ def _some(names: Iterable[str]) -> str:
 # ----------------------------------------------------------------------------------------------------
 # What the states do at each row, kept in a reviewed file: an oracle for effects and data.
 #
-# Scripts that take every row of a table see every wrong event and every wrong counter. They do not see a
-# wait that was dropped, a wrong request, a list that was overwritten: the rows are the same. A *footprint*
-# is what a visit asked for, in order, and which fields of the turn it changed, as the journal has it.
-# ``Footprints`` gathers those of turns that were played, and compares them with a file beside the test:
+# Scripts that take every row of a table detect every wrong event and every wrong counter. They miss a dropped
+# wait, a wrong request, or an overwritten list, because the rows stay the same. A *footprint* is the requests
+# of a visit, in order, and the turn's fields that it changed, from the journal. ``Footprints`` collects those
+# of played turns and compares them with a file beside the test:
 #
-# >>> found = Footprints(TABLE) >>> for script in scripts: ...     found.add(flow.journal, play(flow,
-# script).id) >>> found.check(Path(__file__).with_name("parcel.footprints"))
+# >>> found = Footprints(TABLE)
+# >>> for script in scripts:
+# ...     found.add(flow.journal, play(flow, script).id)
+# >>> found.check(Path(__file__).with_name("parcel.footprints"))
 #
-# A change of a state shows as a change of the lines of its rows. One that is meant is a changed file.
+# A changed state changes the lines of its rows. An intended change is a changed file.
 
 
 NEVER = frozenset({"state", "seq", "counts", "limits", "last_transition"})

@@ -1,10 +1,10 @@
-"""What holds after every move of every turn, as a list of functions that a project can add its own to.
+"""Invariants of every move of every turn, as a list of functions that a project can extend.
 
 >>> from fsm_agent.testing import INVARIANTS, Look
 >>> look = Look(table, turn)                     # before the first move
 >>> look.moved(step.event, table.row(step.row))  # after each: raises InvariantBroken, which names the move
 
-An invariant takes a ``Moved`` and returns what is wrong in words, or ``None``.
+An invariant takes a ``Moved`` and returns the problem in words, or ``None``.
 """
 
 from __future__ import annotations

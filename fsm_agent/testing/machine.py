@@ -176,8 +176,9 @@ def _method(cls: type, event: str) -> str:
 # ----------------------------------------------------------------------------------------------------
 # A Hypothesis state machine over the real states of an agent's turn: its rules are what the world does.
 #
-# >>> from fsm_agent.testing.machine import AgentMachine >>> class Mine(AgentMachine, tools=[lookup]): ...
-# pass >>> TestMine = Mine.TestCase
+# >>> from fsm_agent.testing.machine import AgentMachine
+# >>> class Mine(AgentMachine, tools=[lookup]): ...
+# >>> TestMine = Mine.TestCase
 #
 # Models answer, a person interrupts and steers, the engine has a bug, a state reports an undeclared event:
 # each with data that Hypothesis generates. After every move the invariants and the requests of the visit are

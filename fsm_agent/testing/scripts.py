@@ -1,11 +1,11 @@
 """Scripts that cover a table, made by searching it: ``row_scripts``, ``pair_scripts``, and
 ``possible_scripts``.
 
-The first two come from the checker (``fsm_agent.fsm.verify.cover``) and know counters and limits
-only. Real states also remember things that no counter says: that tools were run, that a text was begun.
-``possible_scripts`` gets them as ``Facts``, and makes scripts that the states can really play.
+The first two come from the checker (``fsm_agent.fsm.verify.cover``) and know only counters and
+limits. Real states also remember facts without a counter: that tools ran, that a text was begun.
+``possible_scripts`` takes them as ``Facts``, and makes scripts that the states can really play.
 
-Scripts are values to parametrize a test with; their ``name`` is a readable id:
+Scripts are values for parametrized tests; their ``name`` is a readable id:
 
 >>> import pytest
 >>> from fsm_agent.fsm.table import Table, end, go, lines_of, on
@@ -18,7 +18,7 @@ Scripts are values to parametrize a test with; their ``name`` is a readable id:
 """
 
 # Scripts are searched over counters and facts. Counters alone allow pairs of rows that no state can report in
-# sequence. The facts of our turn are a model in the tests; every derived script runs on the engine, so a
+# sequence. The tests model the facts of the built-in turn; every derived script runs on the engine, so a
 # model that allows too much fails there. Row coverage subscribes to `EVERYWHERE`, without patching.
 
 from __future__ import annotations

@@ -70,8 +70,8 @@ __all__ = [
 # ----------------------------------------------------------------------------------------------------
 # Every kind of provider answer, by name: one example for each that users have reported.
 #
-# >>> from fsm_agent.testing.strategies import KINDS >>> ScriptedModel([KINDS["429"], KINDS["cut"],
-# KINDS["text"]])
+# >>> from fsm_agent.testing.strategies import KINDS
+# >>> ScriptedModel([KINDS["429"], KINDS["cut"], KINDS["text"]])
 #
 # They need no tool but ``echo``, which the invalid calls name. ``fsm_agent.testing.strategies.replies`` draws
 # from them.

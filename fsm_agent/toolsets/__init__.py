@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 @dataclass(frozen=True, slots=True)
 class ToolsetPlace:
     """The place where an agent's tools work. Without ``home``, tools that need it use the default home.
-    ``aside`` removes files that sandboxed commands may not leave behind."""
+    ``aside`` moves away files that sandboxed commands may not leave behind."""
 
     root: Path
     results: Path | None = None

@@ -408,7 +408,7 @@ class BackgroundProcess:
 
 def terminal_tools(root: Path, place: CommandPlace = LOCAL, aside: Aside | None = None) -> tuple[Tool, ...]:
     """Return the terminal tool. Its own limit ends before the turn's, so that the output so far is not lost.
-    ``aside`` removes files that a sandboxed command may not leave behind."""
+    ``aside`` moves away files that a sandboxed command may not leave behind."""
     return (command_tool(Terminal(root, place, aside).terminal, place, MAX_SECONDS + 60),)
 
 

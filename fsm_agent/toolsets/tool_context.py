@@ -51,7 +51,7 @@ TOOL_CONTEXT: ContextVar[ToolContext] = ContextVar("fsm_agent_tool_context")
 
 
 def enter(scene: ToolContext) -> None:
-    """Make this the context of the tools called in the block."""
+    """Make this the context of tools called from here on."""
     TOOL_CONTEXT.set(scene)
 
 

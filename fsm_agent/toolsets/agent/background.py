@@ -448,7 +448,7 @@ class Background:
         )
 
     def _budget(self, parent: str, task: str) -> IterationBudget:
-        """Return the rest of the budget for a child of a turn that another process ended or cut off."""
+        """Return the remaining budget for a child of a turn that ended or broke off in another process."""
         limits, trees = self._settings.delegation, self._store.trees
         if (tree := trees.get(parent)) is None:
             trees[parent] = tree = tree_budget(self._settings)

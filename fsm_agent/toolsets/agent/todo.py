@@ -35,7 +35,7 @@ from fsm_agent.toolsets.tool_context import here
 MAX_RESULT = 2_000_000
 """Maximum characters of a result; a longer one is ignored."""
 LOOKED_AT = 20
-"""Newest calls of a session among which a successful one is sought."""
+"""Maximum calls of a session, newest first, to search for a successful one."""
 
 
 def newest_result(store: Store, session: Session, tool: str) -> dict[str, Any] | None:

@@ -453,7 +453,7 @@ def sandbox_of(rules: SandboxSettings, base: Path, secret: Path | None = None) -
 
 
 def aside_of(rules: SandboxSettings, base: Path, secret: Path | None = None) -> Aside | None:
-    """Return the ``Aside`` that removes files which commands in this sandbox leave and that act later;
+    """Return the ``Aside`` that moves away files which commands in this sandbox leave and that act later;
     ``None`` without a sandbox."""
     if rules.backend == "local":
         return None

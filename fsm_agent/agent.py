@@ -1,4 +1,4 @@
-"""``Agent``: a model, tools, settings and a session, put together."""
+"""``Agent``: combines a model, tools, settings and a session."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ Out = TypeVar("Out", default=str)
 Other = TypeVar("Other")
 AsyncFunction = Callable[..., Coroutine[Any, Any, Other]]
 UNREAD = 1_000_000
-"""Maximum backlog of events for a reader of streamed text; beyond it, a piece would be lost."""
+"""Maximum backlog of events for a reader of streamed text; a longer one would lose text."""
 Turn = DurableTurn[TurnResult[Out]]
 """The turn of one user message: a ``DurableTurn`` whose result is a ``TurnResult``."""
 Start = Callable[..., DurableTurn[TurnResult[Any]]]
@@ -104,7 +104,7 @@ class Agent(Generic[Deps, Out]):
 
     @property
     def session_id(self) -> str:
-        """The session of its next turn."""
+        """The session of the agent's next turn."""
         return self._turns.session_id
 
     @session_id.setter
@@ -113,7 +113,7 @@ class Agent(Generic[Deps, Out]):
 
     @property
     def store(self) -> Store:
-        """The store of its sessions."""
+        """The store of the agent's sessions."""
         return self._turns.store
 
     # Turns
@@ -157,11 +157,11 @@ class Agent(Generic[Deps, Out]):
         output_type: Any = None,
         **more: Unpack[TurnOptions[Deps]],
     ) -> TurnResult[Any]:
-        """Run one turn synchronously. Inside a running event loop, such as a notebook's, that loop waits
-        until the turn has ended, and a ``RuntimeWarning`` says so: ``arun`` does not block it. While another
-        turn runs, the setting ``interrupt.second_message`` decides; by default ``SessionBusy`` is raised.
-        When the turn hands the conversation over, the next one of the other agent follows; the result is the
-        last one's. Raises ``TurnSuspended`` if the turn has to wait for an answer, see ``pending``."""
+        """Run one turn synchronously. Inside a running event loop, such as a notebook's, this blocks the loop
+        until the turn has ended and issues a ``RuntimeWarning``; ``arun`` does not block it. While another
+        turn runs, the setting ``interrupt.second_message`` decides; by default ``SessionBusy`` is raised. If
+        the turn hands the conversation over, the other agent's turn follows; the result is that of the last
+        turn. Raises ``TurnSuspended`` if the turn has to wait for an answer, see ``pending``."""
         warn_if_blocking("run_conversation", "await agent.arun(…)")
         given, start = (system_message, conversation_history, task_id), cast("Start", self.start)
         turn = start(user_message, *given, output_type=output_type, **more)
@@ -216,8 +216,8 @@ class Agent(Generic[Deps, Out]):
     async def stream_text(
         self, user_message: Content, *, output_type: Any = None, **more: Unpack[TurnArguments[Deps]]
     ) -> AsyncGenerator[str]:
-        """Run one turn and yield its text in pieces as they arrive, including that of the agents that it
-        hands the conversation over to and text beside tool calls. An answer that no provider streamed, such
+        """Run one turn and yield its text in pieces as they arrive, including text beside tool calls and that
+        of the agents that the turn hands the conversation over to. An answer that no provider streamed, such
         as the explanation of a limit, is one piece. Leaving the loop early stops the turn at that point.
         ``turn.events()`` yields everything else that happens. Raises ``TurnFailed`` at the end of a failed
         turn, ``TurnSuspended`` as ``run_conversation`` does."""
@@ -272,19 +272,19 @@ class Agent(Generic[Deps, Out]):
         output_type: Any = None,
         limits: Limits | None = None,
     ) -> Turn[Any]:
-        """Make a turn that has not moved yet. ``user_message``: text, or
-        content parts in any form of ``fsm_agent.conversation.parts``; an image or a PDF may take seconds.
-        ``conversation_history`` replaces the session's rows and is never changed; system rows at its
-        beginning join ``system_message``. ``ephemeral_prompt``: text after the system prompt for this
-        turn only; it is in no transcript, in no later turn, and after the part that a provider caches.
-        ``deps``: passed to tools in their ``RunContext``, and never stored. ``output_type``: of this
-        answer, instead of the agent's, whichever agent gives it; ``str`` for text. ``limits``: of this
-        turn, and of each that it hands the conversation over to, instead of the agent's; its children
-        have the agent's, and so has the turn when it is resumed.
+        """Make a turn that has not moved yet. ``user_message``: text, or content parts in any form of
+        ``fsm_agent.conversation.parts``; an image or a PDF may take seconds. ``conversation_history``
+        replaces the session's rows and is never changed; system rows at its beginning join
+        ``system_message``. ``ephemeral_prompt``: text after the system prompt for this turn only; it is in no
+        transcript, in no later turn, and after the part that a provider caches. ``deps``: passed to tools in
+        their ``RunContext``, and never stored. ``output_type``: of this answer, instead of the agent's,
+        whichever agent gives it; ``str`` for text. ``limits``: of this turn, and of each that it hands the
+        conversation over to, instead of the agent's. Its children have the agent's limits, and so does the
+        turn when it is resumed.
 
-        Raises ``ConfigError`` for tools that need missing ``deps``, for a message that is empty
-        or too long, for a part that is unusable or that the model cannot read, for a history with invalid
-        rows, or with a system row after others, and for an ``ephemeral_prompt`` that is not text.
+        Raises ``ConfigError`` for tools that need missing ``deps``, for a message that is empty or too long,
+        for a part that is unusable or that the model cannot read, for a history with invalid rows or with a
+        system row after others, and for an ``ephemeral_prompt`` that is not text.
         """
         return self._turns.start(
             user_message, system_message, conversation_history, task_id,
@@ -294,9 +294,9 @@ class Agent(Generic[Deps, Out]):
     def begin_queued(
         self, turn_id: str, request: Mapping[str, Any], begins: Job, *, deps: Deps | None = None
     ) -> Turn[Out]:
-        """The turn of a message that was queued under this id; the agent that has the conversation answers.
-        ``request`` is what ``start`` is given; ``begins`` is done in the transaction that begins the turn,
-        and raises what keeps it from that. Raises ``ConfigError`` as ``start`` does."""
+        """Make the turn of a message that was queued under this id; the conversation's current agent answers.
+        ``request``: the arguments of ``start``. ``begins`` runs in the transaction that begins the turn, and
+        may raise to prevent it. Raises ``ConfigError`` as ``start`` does."""
         from fsm_agent.sessions.store.queued import arguments_of
 
         asked = arguments_of(request)
@@ -337,23 +337,23 @@ class Agent(Generic[Deps, Out]):
         deps: Deps | None = None,
         output_type: Any = None,
     ) -> Turn[Out]:
-        """A new turn, in a session of its own, that begins where ``turn_id`` was after ``at`` moves, with the
-        changes of ``edit`` (``fsm_agent.sessions.store.edits.edit_position`` says which). The old turn
-        stays as it is. ``deps``, ``output_type``: as of ``resume``. Raises ``ConfigError``."""
+        """Make a turn, in a session of its own, that begins where ``turn_id`` was after ``at`` moves, with
+        the changes of ``edit`` (``fsm_agent.sessions.store.edits.edit_position`` describes them). The old
+        turn stays as it is. ``deps``, ``output_type``: as for ``resume``. Raises ``ConfigError``."""
         return self._turns.fork(turn_id, at, edit or {}, deps, output_type)
 
     # Pending answers, and messages to a running turn
 
     def pending(self) -> list[Pending]:
-        """Return what the suspended turns of this home wait for, oldest first: questions, approvals, results
-        that come later, timers."""
+        """Return what the suspended turns of this home wait for, oldest first: questions, approvals, late
+        results, timers."""
         return self._items.open()
 
     def answer(self, pending_id: str, value: Any = None, *, pattern: str = "", by: str = "") -> Pending:
         """Answer the pending item with this id, whichever process asked; then ``resume`` its ``turn``.
         ``value``: for an approval "once", "session", "always", "deny" or "never", where the longer ones hold
-        for ``pattern``; for a question, words or the number of a choice; for a result, anything that the tool
-        might have returned; for a timer, nothing or the result of the call. ``by``: who answers, by default
+        for ``pattern``; for a question, words or the number of a choice; for a result, any return value of
+        the tool; for a timer, nothing or the result of the call. ``by``: the person who answers, by default
         the user of this machine. Raises ``ConfigError`` for an invalid answer, for an item that no longer
         waits, and for a second answer."""
         return answer(self._items, pending_id, value, pattern=pattern, by=by)
@@ -375,8 +375,7 @@ class Agent(Generic[Deps, Out]):
 
     async def acompact(self, focus: str = "") -> dict[str, Any] | None:
         """Shorten the session now; ``focus`` is the subject of its summary. Return the figures of the
-        compaction, or ``None`` if nothing could be shortened. A pause of automatic compactions
-        ends."""
+        compaction, or ``None`` if nothing could be shortened. This ends a pause of automatic compactions."""
         return await self._turns.compact(focus)
 
     def compact(self, focus: str = "") -> dict[str, Any] | None:
@@ -402,15 +401,15 @@ class Agent(Generic[Deps, Out]):
         return self._turns.session().title
 
     def rename(self, title: str) -> str:
-        """Give the session a title, and return its title now. Raises ``ConfigError`` for a title that
-        another session has, and before the session's first turn."""
+        """Rename the session and return its new title. Raises ``ConfigError`` for a title of another session,
+        and before the session's first turn."""
         return rename(self.store, self._turns.session().id, title)
 
     @property
     def context_used(self) -> float:
-        """The share of the model's window that this session fills, from 0; 0 if the window is unknown. A
-        host that keeps sessions open calls ``compact`` between turns from
-        ``settings.compression.host_threshold`` on."""
+        """The share of the model's window that this session fills, from 0; 0 if the window is unknown. A host
+        that keeps sessions open calls ``compact`` between turns once ``settings.compression.host_threshold``
+        is reached."""
         window = self._services.backends.runtime().window
         return self._turns.session().meter.tokens / window if window else 0.0
 
@@ -418,7 +417,7 @@ class Agent(Generic[Deps, Out]):
 
     @property
     def options(self) -> AgentOptions:
-        """Its options; if no model was named, with the one that was found."""
+        """The agent's options; if no model was named, including the one that was found."""
         return with_model(self._options, self._services.backends)
 
     @property
@@ -434,24 +433,23 @@ class Agent(Generic[Deps, Out]):
     def as_tool(
         self, name: str | None = None, description: str = "", max_iterations: int | None = None
     ) -> Tool:
-        """Return this agent as a tool for other agents, for their ``tools``. A call is a child turn with
-        its own history, under this agent's model, prompt, tools and settings, in the store of the agent
-        that calls and within the limits of its tree (``settings.delegation``); the answer is the result.
-        ``name``: of the tool, and of the agent in those turns; by default its own. ``description``: when to
-        ask it, for the model. ``max_iterations`` of one call; by default the setting. Raises
-        ``ConfigError``."""
+        """Return this agent as a tool for the ``tools`` of other agents. A call is a child turn with its own
+        history, under this agent's model, prompt, tools and settings, in the calling agent's store and within
+        the limits of its tree (``settings.delegation``); the answer is the result. ``name``: of the tool, and
+        of the agent in those turns; by default its own. ``description``: when to ask it, for the model.
+        ``max_iterations`` of one call; by default the setting. Raises ``ConfigError``."""
         known = self.options if name is None else AgentOptions(**{**self.options, "name": name})
         return agent_tool(known, self.settings, description, max_iterations)
 
     @property
     def servers(self) -> McpServers | None:
-        """Its MCP servers, whose prompts and resources a person may ask for; ``None`` without any."""
+        """The agent's MCP servers, whose prompts and resources a person may request; ``None`` without any."""
         return cast("McpServers | None", self._services.more)
 
     @property
     def background(self) -> Background:
-        """The background tasks of the model: which ones are running, and a way to wait until they have
-        ended. Raises ``ConfigError`` for a child, which has none."""
+        """The model's background tasks: those that are running, and a way to wait for them. Raises
+        ``ConfigError`` for a child, which has none."""
         if self._services.background is None:
             raise ConfigError(
                 "a child has no tasks in the background", self.session_id, "the agent that a person talks to"
@@ -459,9 +457,9 @@ class Agent(Generic[Deps, Out]):
         return self._services.background
 
     async def aclose(self) -> None:
-        """Stop background tasks where they are, for the session's next turn to resume; store what
-        an external memory has not received yet; close the connections and programs of this agent. A turn that
-        waits for a slot (``max_turns_at_once``) ends with a ``ConfigError``."""
+        """Stop background tasks where they are, for the session's next turn to resume; store what an external
+        memory has not received yet; close the agent's connections and programs. A turn that waits for a slot
+        (``max_turns_at_once``) ends with a ``ConfigError``."""
         self._turns.limiter.close()
         if self._services.background is not None:
             await self._services.background.aclose()
@@ -485,7 +483,7 @@ class Agent(Generic[Deps, Out]):
     async def __aexit__(self, *error: object) -> None:
         await self.aclose()
 
-    # Conversations that pass from agent to agent
+    # Handoffs
 
     def following(
         self,
@@ -495,8 +493,8 @@ class Agent(Generic[Deps, Out]):
         output_type: Any = None,
         limits: Limits | None = None,
     ) -> Turn[Any] | None:
-        """The turn of the agent that the turn with this result handed the conversation over to; ``None`` if
-        it did not. ``deps``, ``output_type``, ``limits``: as for ``start``."""
+        """Return the turn of the agent to which the turn with this result handed the conversation over;
+        ``None`` if it did not. ``deps``, ``output_type``, ``limits``: as for ``start``."""
         self.session_id = result.session_id
         if result.turn_exit_reason != "handed_over":
             return None
@@ -506,15 +504,15 @@ class Agent(Generic[Deps, Out]):
     def _take_over(
         self, session_id: str, handoffs: tuple[HandoffStep, ...], task_id: str, **wanted: Any
     ) -> Turn[Any]:
-        """The turn of the agent that a conversation was handed over to. Raises ``ConfigError`` if this
-        agent does not know it."""
+        """Return the turn of the agent that takes over a conversation. Raises ``ConfigError`` if this agent
+        does not know it."""
         session = self.store.newest(session_id)
         other, history = self._others.taking_over(session.id, handoffs[-1], session.rows)
         wanted |= {"turn_id": next_turn_id(session.id, handoffs[-1].turn_id), "handoffs": handoffs}
         return other._turns.start(handoffs[-1].message, None, history, task_id, **wanted)
 
     def speaker(self) -> Agent[Any, Any]:
-        """The current agent of the conversation: the one that ran its last turn, or that it was handed to;
-        this one, if it does not know the other. Its turns are in the same session."""
+        """Return the current agent of the conversation: the one that ran its last turn or received it from
+        it; this agent if it does not know the other. Its turns are in the same session."""
         left = speaker_of(self.store, self.session_id)
         return self if left is None else self._others.named(left.agent, self.session_id)

@@ -69,7 +69,7 @@ class UndeclaredEvent(TurnError):
 
 
 class ForbiddenChange(TurnError):
-    """A state changed a counter, a limit, or where the turn is; the message says what, before and after."""
+    """A state changed a counter, a limit, or the turn's position; the message has both values."""
 
 
 class StuckTurn(TurnError):
@@ -77,21 +77,20 @@ class StuckTurn(TurnError):
 
 
 class PropertyBroken(TurnError):
-    """A turn was about to make a move that breaks a property of its table; the message is the property's
-    sentence."""
+    """A move would have broken a property of the turn's table; the message is the property's sentence."""
 
 
 class JournalError(TurnError):
-    """The journal did not accept a row; the turn must stop."""
+    """The journal rejected a row; the turn must stop."""
 
 
 class OwnershipLost(JournalError):
-    """Another process, or a later attempt in this one, has the turn now: this one has stopped, and what it
-    did since is not stored."""
+    """Another process, or a later attempt in this one, owns the turn now. This one has stopped, and its work
+    since then is not stored."""
 
 
 class StaleCopyError(JournalError):
-    """Another process wrote to the session while a turn held it; the turn's later work is not stored."""
+    """Another process wrote to the session during a turn; the turn's later work is not stored."""
 
 
 class ExtensionFailed(FsmAgentError):
@@ -99,8 +98,7 @@ class ExtensionFailed(FsmAgentError):
 
 
 class StoreError(FsmAgentError):
-    """The store of sessions cannot be read or written; one line with the path, what is wrong, and what to
-    do."""
+    """The store of sessions cannot be read or written; one line with the path, the problem, and the fix."""
 
 
 class SessionBusy(FsmAgentError):
@@ -108,8 +106,8 @@ class SessionBusy(FsmAgentError):
 
 
 class TurnFailed(FsmAgentError):
-    """A turn failed, and ``Agent.chat`` has no answer to return. The message is the sentence that a person
-    reads; ``result`` is the whole ``TurnResult``, with ``turn_exit_reason`` and ``failure_class``."""
+    """A turn failed, so ``Agent.chat`` has no answer to return. The message is the sentence for people;
+    ``result`` is the whole ``TurnResult``, with ``turn_exit_reason`` and ``failure_class``."""
 
     def __init__(self, result: Any) -> None:
         self.result = result
@@ -118,7 +116,7 @@ class TurnFailed(FsmAgentError):
 
 class TurnSuspended(FsmAgentError):
     """The turn has not ended: it waits for answers, results, or a time, and any process may resume it.
-    ``turn_id`` of the turn; ``pending``: what it waits for."""
+    ``turn_id`` of the turn; ``pending``: the items it waits for."""
 
     def __init__(self, turn_id: str, pending: Sequence[Any]) -> None:
         self.turn_id, self.pending = turn_id, tuple(pending)
@@ -132,7 +130,7 @@ def _short(value: object, limit: int = 120) -> str:
 
 
 def _short_name(value: object) -> str:
-    """Return a short name for what has only an address as its text."""
+    """Return a short name for an object whose text is only an address."""
     if isinstance(value, type):
         return f"class {value.__name__}"
     if inspect.isroutine(value):

@@ -1,6 +1,6 @@
-"""``Extension``: a feature of an agent in one class. It may add tools and lines of the prompt, see and change
-requests and replies, follow what happens, keep values in the store, and bring settings, commands and lines of
-``fsm-agent doctor`` with it. It adds no transition: the table, and with it every proof, stays as it is.
+"""``Extension``: a feature of an agent in one class. It may add tools and prompt lines, see and change
+requests and replies, follow events, keep values in the store, and bring settings, commands and
+``fsm-agent doctor`` lines with it. It adds no transition: the table, and with it every proof, stays as it is.
 
     class Audit(Extension):
         name = "audit"
@@ -13,9 +13,9 @@ requests and replies, follow what happens, keep values in the store, and bring s
 
     Agent(extensions=[Audit()])
 
-An installed package offers its extension under the entry point group ``fsm_agent.extensions``, by its name.
-It is used where it is named, ``Agent(extensions=["audit"])`` or ``[settings.extensions.audit]`` in the config
-file, because code that is only installed has been granted nothing. ``docs/extensions.md`` is the guide.
+An installed package registers its extension by name in the entry point group ``fsm_agent.extensions``. It is
+used only if it is named, by ``Agent(extensions=["audit"])`` or ``[settings.extensions.audit]`` in the config
+file, because installing code grants it nothing. ``docs/extensions.md`` is the guide.
 """
 
 from __future__ import annotations
@@ -56,12 +56,12 @@ Tell = Callable[[str], None]
 
 
 class NoSettings(BaseModel, extra="forbid"):
-    """The settings of an extension that has none."""
+    """Empty settings."""
 
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """A line of ``fsm-agent doctor``: what was looked at, what was found, and what to do about a problem."""
+    """A line of ``fsm-agent doctor``: the subject, the finding, and the fix for a problem."""
 
     what: str
     found: str
@@ -69,14 +69,14 @@ class Check:
 
     @property
     def ok(self) -> bool:
-        """Say whether there is nothing to do."""
+        """Whether nothing needs to be done."""
         return not self.todo
 
 
 class Here(Protocol):
-    """The turn that a feature is at work in. ``turn``: its values, which a feature does not change;
-    ``budget``: what it shares with others; ``fence``: its right to write, with an empty ``turn_id`` for a
-    compaction that a person asks for; ``imported``: it came in a file."""
+    """The turn in which a feature works. ``turn``: its values, which a feature does not change; ``budget``:
+    shared with other turns; ``fence``: its right to write, with an empty ``turn_id`` for a compaction that a
+    person requests; ``imported``: the turn came from a file."""
 
     turn: Any
     session: Session
@@ -91,15 +91,14 @@ class Here(Protocol):
         ...
 
     def call_of(self, request: Any) -> RunTool | None:
-        """Return the call that a request continues, ``None`` where nothing runs any more."""
+        """Return the call that a request continues, ``None`` if it no longer runs."""
         ...
 
 
 class Part:
-    """What a feature does in one turn; all members may be left as they are. ``performs``: its handlers by the
-    type of request. ``outer``: layers around approvals and the debugger. ``checks``: what states ask for
-    because of it, the fields of ``Checks``. ``opens``: what the turn starts with because of it, the fields of
-    ``Opened``."""
+    """What a feature does in one turn; overriding is optional. ``performs``: its handlers by request type.
+    ``outer``: layers around approvals and the debugger. ``checks``: what states request because of it, the
+    fields of ``Checks``. ``opens``: its share of the start of the turn, the fields of ``Opened``."""
 
     def __init__(
         self,
@@ -113,48 +112,48 @@ class Part:
         self.checks, self.opens = checks or {}, opens or {}
 
     def seconds_left(self) -> float:
-        """Return how long a request to a model, or a wait for one, may take."""
+        """Return how long a model request, or a wait for one, may take."""
         return math.inf
 
     def follow(self, stream: Stream) -> None:
-        """Subscribe to what happens in the turn."""
+        """Subscribe to the events of the turn."""
 
     def stepping(self) -> AbstractContextManager[None]:
-        """Around each step of the turn."""
+        """Return a context manager around each step of the turn."""
         return nullcontext()
 
     def began(self, text: str) -> None:
-        """The turn begins with this message, or continues."""
+        """Handle the start of the turn with this message, or its continuation."""
 
     async def opening(self) -> Mapping[str, Any]:
-        """Return what else a new turn starts with, the fields of ``Opened``."""
+        """Return additional fields of ``Opened`` for a new turn."""
         return {}
 
     def reopened(self) -> None:
-        """The turn continues in another process."""
+        """Handle the continuation of the turn in another process."""
 
     async def news(self) -> tuple[str, ...]:
-        """Return what the model is to know before its next request."""
+        """Return news for the model's next request."""
         return ()
 
     async def perform(self, request: Any, turn: Any, key: str) -> Any:
-        """Perform a request of its own at a named point; without another method, by its handler."""
+        """Perform one of its own requests at a named point; by default with its handler."""
         return await self.performs[type(request)](request)
 
     async def closing(self) -> None:
-        """The turn ends."""
+        """Handle the end of the turn."""
 
 
 class Extension:
-    """A feature of an agent. All members but ``name`` may be left as they are.
+    """A feature of an agent. Only ``name`` is required.
 
     ``settings`` is the model of its settings, the table ``[settings.extensions.NAME]``; ``config`` holds the
-    values. ``kept`` holds JSON values by key in the agent's store (``get``, ``put``), of this extension
-    alone. ``requests``: the types of requests that ``around`` sees; ``None`` for all of them.
-    ``when_it_fails``: an ``around`` that raises, takes longer than the setting ``hook_timeout``, or returns
-    another type than the reply's, is reported in one line with the name of the extension; then the turn
-    continues without it, or ends by the row for bugs (``"end"``). So does ``perform``. An ``on_event`` that
-    raises is reported, too, and hears no more of that turn."""
+    values. ``kept`` holds this extension's own JSON values by key in the agent's store (``get``, ``put``).
+    ``requests``: the types of requests that ``around`` sees; ``None`` for all of them. ``when_it_fails``: an
+    ``around`` that raises, takes longer than the setting ``hook_timeout``, or returns a type other than the
+    reply's is reported in one line with the name of the extension. Then the turn continues without it, or
+    ends by the row for bugs (``"end"``). The same applies to ``perform``. An ``on_event`` that raises is
+    reported, too, and receives no more events of that turn."""
 
     name: ClassVar[str] = ""
     settings: ClassVar[type[BaseModel]] = NoSettings
@@ -165,56 +164,56 @@ class Extension:
     kept: KeptValues
 
     def tools(self) -> Sequence[Tool | Callable[..., Any]]:
-        """Tools for the model, besides those of the agent."""
+        """Return further tools for the model."""
         return ()
 
     def prompt(self) -> Sequence[str]:
-        """Lines of the system prompt, which are the same as long as nothing changes: a prompt that changes is
-        no longer in the provider's cache."""
+        """Return lines for the system prompt, unchanged as long as nothing changes: the provider's cache
+        loses a changed prompt."""
         return ()
 
     async def around(self, request: Any, turn: Any, call_next: CallNext) -> Any:
-        """Perform a request: ``call_next`` does what would happen without the extension. ``turn`` says where
-        the turn is (``turn_id``, ``state``, ``seq``, ``counters()``) and is not to be changed."""
+        """Perform a request: ``call_next`` does what would happen without the extension. ``turn`` has the
+        turn's position (``turn_id``, ``state``, ``seq``, ``counters()``) and must not be changed."""
         return await call_next(request)
 
     def asks(self) -> Mapping[Point, Sequence[Request]]:
-        """Requests of its own, by the named points at which each turn asks for them."""
+        """Return its own requests, by the named points at which each turn makes them."""
         return {}
 
     async def perform(self, request: Any, turn: Any, key: str) -> Any:
-        """Perform a request that ``asks`` declared; return what its ``reply`` names. ``key`` is the same when
-        a crash makes the turn ask again, and differs from all others."""
+        """Perform a request that ``asks`` declared; return a value of its ``reply`` type. ``key`` is unique,
+        and the same if a crash makes the turn ask again."""
         raise NotImplementedError("it asks, and has no method perform")
 
     def reply_to(self, kind: type[Request], turn: Any) -> Any:
-        """Return the newest reply of the turn to a request of this class; ``None`` without one, and after a
+        """Return the turn's newest reply to a request of this class; ``None`` without one, and after a
         failure."""
         kept = turn.extended.replies.get(f"{self.name} {kind.__name__}")
         return None if kept is None else read_kept(kind.reply, kept)
 
     def on_event(self, event: Event) -> None:
-        """Follow what happens in the turns of the agent; it must return at once."""
+        """Handle an event in a turn of the agent; return at once."""
 
     def in_turn(self, here: Here) -> Part:
-        """Return what it does in one turn; that of an extension is made of ``around`` and ``on_event``."""
+        """Return its part in one turn; by default it is made of ``around`` and ``on_event``."""
         return _Seeing(self, here)
 
     def checks(self) -> Iterable[Check]:
-        """Lines of ``fsm-agent doctor``."""
+        """Return lines for ``fsm-agent doctor``."""
         return ()
 
     @classmethod
     def commands(cls) -> Any:
-        """A ``typer.Typer`` with the commands of ``fsm-agent NAME``; ``None`` for none."""
+        """Return a ``typer.Typer`` with the commands of ``fsm-agent NAME``; ``None`` for none."""
         return None
 
     async def aclose(self) -> None:
-        """Release what it holds; the agent is closed."""
+        """Release resources when the agent is closed."""
 
 
 def kept_values(extension: type[Extension], home: str | os.PathLike[str] | None = None) -> KeptValues:
-    """What an extension keeps in the store of a home, by default the usual one; for its commands. Raises
+    """Return an extension's values in the store of a home, by default the usual one; for its commands. Raises
     ``ConfigError``."""
     folder = home_of(home, os.environ)
     settings = Settings.of(None, config_of(folder).settings).store
@@ -227,18 +226,18 @@ DOORS: Mapping[str, tuple[str, str]] = {
     "agui": ("fsm_agent.serve.agui:AgUiDoor", "serve"),
     "mcp": ("fsm_agent.serve.mcp_transports:McpDoor", "mcp"),
 }
-"""Extensions of ``fsm-agent serve`` that this package has: where the class of each is, and the extra with the
-libraries that it needs. No agent uses them, and their settings are checked there."""
+"""The built-in extensions of ``fsm-agent serve``: the location of each class, and the extra with its
+libraries. Agents do not use them, and ``serve`` checks their settings."""
 
 
 def load_extension(name: str) -> type[Extension]:
-    """The class of an installed extension. Raises ``ConfigError``."""
+    """Return the class of an installed extension. Raises ``ConfigError``."""
     found = installed_extensions()
     if name not in found:
         raise ConfigError("no such extension is installed", name, near(name, found) if found else "none")
     try:
         made = found[name].load()
-    except Exception as error:  # code of others may raise anything
+    except Exception as error:  # third-party code may raise anything
         raise ConfigError(f"extension {name} cannot be loaded ({_why(error)})", found[name].value) from error
     if not (isinstance(made, type) and issubclass(made, Extension)):
         raise ConfigError(
@@ -252,8 +251,8 @@ def load_extension(name: str) -> type[Extension]:
 def extensions_of(
     given: Iterable[Extension | str], settings: Mapping[str, Mapping[str, Any]], kept: KeptValues
 ) -> tuple[Extension, ...]:
-    """The extensions of an agent, each with its settings: those that are ``given``, as objects or by name,
-    and those that ``settings`` name. Raises ``ConfigError`` with the name of one that cannot be used."""
+    """Return the extensions of an agent, each with its settings: those ``given``, as objects or by name, and
+    those named in ``settings``. Raises ``ConfigError`` with the name of one that cannot be used."""
     found: dict[str, Extension] = {}
     for one in given:
         extension = _make_extension(one) if isinstance(one, str) else one
@@ -293,8 +292,8 @@ def _config(extension: Extension, given: Mapping[str, Any]) -> BaseModel:
 
 
 def tools_in(extensions: Iterable[Extension], taken: Collection[str]) -> list[Tool]:
-    """The tools that extensions add. Raises ``ConfigError`` for what is no tool, and for a name that another
-    tool of the agent has."""
+    """Return the tools that extensions add. Raises ``ConfigError`` for an object that is not a tool, and for
+    a name that another tool of the agent has."""
     found: list[Tool] = []
     for extension in extensions:
         for one in map(as_tool, _items_from(extension, "tools")):
@@ -306,14 +305,14 @@ def tools_in(extensions: Iterable[Extension], taken: Collection[str]) -> list[To
 
 
 def prompts_in(extensions: Iterable[Extension]) -> Mapping[str, str]:
-    """The lines that extensions add to the prompt, by their names. Raises ``ConfigError``."""
+    """Return the prompt lines of each extension, by its name. Raises ``ConfigError``."""
     return {
         one.name: "\n".join(map(str, lines)) for one in extensions if (lines := _items_from(one, "prompt"))
     }
 
 
 def _items_from(extension: Extension, method: str) -> list[Any]:
-    """What a method of an extension returns, as a list. Raises ``ConfigError`` when it fails."""
+    """Return the result of an extension's method as a list. Raises ``ConfigError`` if it fails."""
     try:
         value = getattr(extension, method)()
         if isinstance(value, str):
@@ -325,7 +324,7 @@ def _items_from(extension: Extension, method: str) -> list[Any]:
 
 
 async def close_all(extensions: Iterable[Extension], tell: Tell) -> None:
-    """Close all of them; one that fails keeps none from that."""
+    """Close all of them, even if one fails."""
     for one in extensions:
         try:
             await one.aclose()
@@ -334,7 +333,7 @@ async def close_all(extensions: Iterable[Extension], tell: Tell) -> None:
 
 
 class _Seeing(Part):
-    """The part of an extension that has only methods to be called."""
+    """The part of an extension with only ``around``, ``perform`` and ``on_event``."""
 
     def __init__(self, extension: Extension, here: Here) -> None:
         seen = extension.requests is None or bool(extension.requests)
@@ -350,8 +349,8 @@ class _Seeing(Part):
 
 
 def layer_of(extension: Extension, seconds: float, tell: Tell) -> Layer:
-    """The layer of an extension in the pipeline of a turn. ``seconds``: the time that it may take itself,
-    without what it passes on."""
+    """Return an extension's layer in the pipeline of a turn. ``seconds``: the time for the extension itself,
+    without the requests that it passes on."""
 
     async def around(request: Any, turn: Any, call_next: CallNext) -> Any:
         below = _Below(request, call_next)
@@ -360,7 +359,7 @@ def layer_of(extension: Extension, seconds: float, tell: Tell) -> Layer:
                 reply = await extension.around(request, turn, below.timed(limit, seconds))
             return _check_reply(request, reply)
         except Exception as error:
-            if error is below.error:  # not the extension's doing
+            if error is below.error:  # not caused by the extension
                 raise
             why = f"took longer than {seconds:g} s" if limit.expired() else words_of(error)
             problem = f"extension {extension.name} {why} (around {type(request).__name__})"
@@ -377,8 +376,8 @@ def layer_of(extension: Extension, seconds: float, tell: Tell) -> Layer:
 
 
 class _Below:
-    """What an extension passes on. It does so once: more requests to a model, or a second run of a tool, are
-    rows of the table."""
+    """The rest of the pipeline below an extension, which may call it once: more model requests, or a second
+    run of a tool, are rows of the table."""
 
     def __init__(self, request: Any, call_next: CallNext) -> None:
         self._request, self._call_next = request, call_next
@@ -387,7 +386,7 @@ class _Below:
         self.error: Exception | None = None
 
     def timed(self, limit: asyncio.Timeout, seconds: float) -> CallNext:
-        """``call_next``, whose time is not the extension's."""
+        """Return ``call_next`` without its time counting as the extension's."""
 
         async def passed_on(request: Any) -> Any:
             if self._begun:
@@ -406,8 +405,8 @@ class _Below:
         return passed_on
 
     async def reply(self) -> Any:
-        """What the request would have had without the extension. Raises ``ExtensionFailed`` for an unsafe one
-        that the extension gave up while it was performed: it may have taken effect."""
+        """Return the reply without the extension. Raises ``ExtensionFailed`` for an unsafe request that the
+        extension abandoned while it was performed: it may have taken effect."""
         if self.error is not None:
             raise self.error
         if self._begun and not self._answered and effect_of(self._request) == "unsafe":
@@ -423,7 +422,7 @@ def _check_reply(request: Any, reply: Any) -> Any:
 
 
 def words_of(error: Exception) -> str:
-    """How the failure of an extension is reported, behind its name."""
+    """Describe the failure of an extension, to follow its name."""
     return f"failed: {_why(error)}"
 
 
@@ -432,7 +431,7 @@ def _why(error: Exception) -> str:
 
 
 def subscriber_of(extension: Extension, tell: Tell) -> Callable[[Event], None]:
-    """What follows the events of a turn for an extension. One that raises hears no more of that turn."""
+    """Return an extension's event subscriber, which ends with the turn or its first exception."""
     failed = False
 
     def hear(event: Event) -> None:
@@ -442,7 +441,7 @@ def subscriber_of(extension: Extension, tell: Tell) -> Callable[[Event], None]:
         try:
             extension.on_event(event)
         except Exception as error:
-            failed = True  # before: ``tell`` is an event, too
+            failed = True  # first: ``tell`` is an event, too
             tell(f"extension {extension.name} {words_of(error)} (on_event); it hears no more of this turn")
 
     return hear
@@ -463,7 +462,7 @@ POINTS: tuple[Point, ...] = get_args(Point)
 
 @dataclass(frozen=True, slots=True)
 class Asks:
-    """What the extensions of an agent ask for. ``kinds``: classes of requests by extension and name."""
+    """The requests of an agent's extensions. ``kinds``: classes of requests by extension and name."""
 
     requests: tuple[AskExtension, ...] = ()
     kinds: Mapping[tuple[str, str], type] = field(default_factory=dict)
@@ -493,7 +492,7 @@ def _declared_requests(extension: Extension) -> Iterator[tuple[Point, Request]]:
     try:
         asks: Any = extension.asks()
         given = [(point, one) for point, asked in asks.items() for one in asked]
-    except Exception as error:  # code of others may raise anything
+    except Exception as error:  # third-party code may raise anything
         raise ConfigError(f"asks of extension {extension.name} {words_of(error)}") from error
     for point, request in given:
         if point not in POINTS:
@@ -505,7 +504,7 @@ def _declared_requests(extension: Extension) -> Iterator[tuple[Point, Request]]:
 
 
 def _ask_extension(extension: Extension, point: Point, request: Request) -> AskExtension:
-    """The request as data. Nothing of it ends a turn that is closing: its other steps are still due."""
+    """Return the request as data. It never ends a turn that is closing, whose other steps are still due."""
     try:
         refuse_unstorable(kind := type(request))
         effect = effect_of(request)
@@ -518,17 +517,17 @@ def _ask_extension(extension: Extension, point: Point, request: Request) -> AskE
 
 
 class PointRequests:
-    """Performs in one turn what extensions ask for. ``parts``: what those that ask do in it, by name.
-    ``recorded``: what the visit that is run again has in the journal, by key; ``None`` for a request that was
-    in flight. The journal answers a request at its place, which may be another one where rules differ."""
+    """Performs the requests of extensions in one turn. ``parts``: the parts of these extensions by name.
+    ``recorded``: the journal's answers of a visit that runs again, by key; ``None`` for a request that was in
+    flight. The journal answers a request at its place, which may differ if the rules have changed."""
 
     def __init__(self, asks: Asks, parts: Mapping[str, Part], here: Here) -> None:
         self._asks, self._parts, self._here = asks, parts, here
         self.recorded: Mapping[str, ExtensionAnswer | None] = {}
 
     async def perform(self, turn: Any, request: AskExtension) -> ExtensionAnswer:
-        """Return the extension's reply, or why it has no value: an extension that fails or is not here never
-        raises, so that the others are not cancelled, and the journal has what became of it."""
+        """Return the extension's reply, or why it has no value. A missing or failing extension never raises,
+        so that the others are not cancelled and the journal has the outcome."""
         if (before := self.recorded.get(request.key)) is not None:
             return before
         kind = self._asks.kinds.get((request.extension, request.kind))

@@ -1,8 +1,8 @@
-"""Code of yours that sees what goes through a turn, and may change or refuse it: hooks and guardrails.
+"""Hooks and guardrails: your code that sees what passes through a turn, and may change or refuse it.
 
-Both are asked in their order, each sees what the one before made of it, and what one changes is in the
-journal with its name. They may be plain functions, which run in a thread, or ``async``; each has
-``settings.hook_timeout`` seconds. One that could have refused something and fails has refused it.
+Both are called in order, each sees the changes of the previous one, and the journal records each change with
+its author's name. They may be plain functions, which run in a thread, or ``async``; each has
+``settings.hook_timeout`` seconds. If one that can refuse fails, it refuses.
 
 >>> def no_secrets(context: RunContext, text: str) -> Block | None:
 ...     return Block("that looks like a key") if "sk-" in text else None
@@ -37,56 +37,55 @@ __all__ = [
 ]
 
 
-# What they answer
+# Their answers
 
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """Refuse it. A refused message, request, or answer ends the turn with the exit reason
-    ``guardrail_blocked``; for a refused call the model receives ``reason``."""
+    """Refuse. A refused message, request, or answer ends the turn with the exit reason ``guardrail_blocked``;
+    for a refused call the model receives ``reason``."""
 
     reason: str
 
 
 @dataclass(frozen=True, slots=True)
 class Rewrite:
-    """Continue with this text instead."""
+    """Continue with this text."""
 
     text: str
 
 
 @dataclass(frozen=True, slots=True)
 class Retry:
-    """Send the answer back to the model with this reason, as often as ``settings.output_retries`` says; then
-    the turn ends with ``output_invalid``."""
+    """Send the answer back to the model with this reason, at most ``settings.output_retries`` times; then the
+    turn ends with ``output_invalid``."""
 
     reason: str
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """In the place of the model, which is not asked, or of the tool, which is not run."""
+    """Replaces the answer of the model, which is not asked, or of the tool, which is not run."""
 
     text: str
 
 
 @dataclass(frozen=True, slots=True)
 class RequestChange:
-    """``options``: fields of the request's body by their names in the provider's API, ``None`` for one to
-    leave out; not those that say which model reads which conversation. ``rows``: messages in the form of that
-    API, behind the others, in this request alone."""
+    """Changes to a request. ``options``: fields of its body by their names in the provider's API, ``None`` to
+    remove one; fields that determine which model reads which conversation are not allowed. ``rows``: messages
+    in the form of that API, after the others, in this request only."""
 
     options: Mapping[str, Any] = field(default_factory=dict)
     rows: Sequence[Mapping[str, Any]] = ()
 
 
-# What they are shown
+# Their input
 
 
 @dataclass(frozen=True)
 class ShownRequest:
-    """A request that is about to be sent: number ``attempt`` for the same thing. ``tokens`` is an estimate of
-    its size."""
+    """A request before it is sent. ``attempt``: its number among retries. ``tokens`` estimates its size."""
 
     request: ModelRequest
     runtime: Runtime
@@ -94,47 +93,47 @@ class ShownRequest:
 
     @property
     def provider(self) -> str:
-        """Return the name of who gets it."""
+        """The provider of the request."""
         return self.runtime.provider
 
     @property
     def model(self) -> str:
-        """Return the model that it is for."""
+        """The model of the request."""
         return self.runtime.model
 
     @property
     def tokens(self) -> int:
-        """Return about how long the prompt is."""
+        """The estimated tokens of the prompt."""
         return self.request.estimate
 
     @cached_property
     def body(self) -> Mapping[str, Any]:
-        """The JSON as it goes out, read when it is first looked at; changing it changes nothing."""
+        """The JSON to be sent, parsed on first access; changing it has no effect."""
         read: Mapping[str, Any] = json.loads(self.request.body)
         return read
 
 
 @dataclass(frozen=True, slots=True)
 class ShownCall:
-    """A call of a tool, before anybody is asked whether it may run, or after it ran."""
+    """A tool call, before anyone is asked for approval, or after it ran."""
 
     id: str
     name: str
     arguments: Mapping[str, Any]
 
 
-# What is asked
+# Guardrails and hooks
 
 
 Verdict = Block | Rewrite | Retry | None
-"""What a guardrail says; ``None``: nothing is wrong. ``Retry`` is for answers."""
+"""A guardrail's verdict; ``None``: nothing is wrong. ``Retry`` is for answers."""
 
 
 @dataclass(frozen=True)
 class Guardrail:
-    """``check``: a function of ``(context, text)``. ``name``: by default the function's. ``beside``: it looks
-    at the message beside the first request, which costs no time, and cannot rewrite it; what the model says
-    meanwhile is thrown away when it refuses."""
+    """``check``: a function of ``(context, text)``. ``name``: by default the function's. ``beside``: check
+    the message in parallel with the first request, which adds no latency but cannot rewrite it; a refusal
+    discards the model's reply."""
 
     check: Callable[[RunContext[Any], str], Verdict | Awaitable[Verdict]]
     name: str = ""
@@ -142,17 +141,17 @@ class Guardrail:
 
     @property
     def title(self) -> str:
-        """Return what the guardrail is called in lines and journals."""
+        """The guardrail's name in status lines and journals."""
         return self.name or getattr(self.check, "__name__", type(self.check).__name__)
 
 
 class Hooks:
-    """Override what you need. The methods that answer may change what they are shown, and a turn waits for
-    them. The others are only told, in order, and cannot hurt the turn. The turns of an agent's children are
-    seen by its hooks, too; ``context.turn_id`` tells them apart."""
+    """Override the methods that you need. The methods that answer may change their input, and a turn waits
+    for them. The others are only notified, in order, and cannot affect the turn. An agent's hooks also see
+    the turns of its children; ``context.turn_id`` distinguishes them."""
 
     name = ""
-    """What it is called in lines and journals; by default the name of the class."""
+    """The name in status lines and journals; by default the name of the class."""
 
     def turn_begin(self, context: RunContext[Any], message: str) -> Any:
         """The turn begins, or resumes after its process ended. Returns nothing."""
@@ -162,7 +161,7 @@ class Hooks:
         ``None``."""
 
     def after_request(self, context: RunContext[Any], reply: ModelReply) -> Any:
-        """A model has replied. Answers another text of the reply, or ``None``. What was streamed was
+        """A model has replied. Answers a new text of the reply, or ``None``. Streamed text was already
         shown."""
 
     def before_tool(self, context: RunContext[Any], call: ShownCall) -> Any:
@@ -170,7 +169,7 @@ class Hooks:
         or a ``WakeAt``, to suspend the turn until then, when it is asked again."""
 
     def after_tool(self, context: RunContext[Any], call: ShownCall, result: str, status: str) -> Any:
-        """A tool has ended. Answers the text that the model gets instead, or ``None``."""
+        """A tool has ended. Answers a new text for the model, or ``None``."""
 
     def on_error(self, context: RunContext[Any], error: str) -> Any:
         """A request to a model or a tool failed. Answers nothing."""
@@ -179,5 +178,5 @@ class Hooks:
         """The turn made a move. Answers nothing."""
 
     def turn_end(self, context: RunContext[Any], answer: str) -> Any:
-        """The turn ends with this answer. Answers another text to deliver, or ``None``; the transcript keeps
-        what was said."""
+        """The turn ends with this answer. Answers a new text to deliver, or ``None``; the transcript keeps
+        the original."""

@@ -1,15 +1,15 @@
-"""What an agent remembers between sessions: two files that it keeps itself, and optionally a service outside.
+"""An agent's memory between sessions: two files that it maintains itself, and optionally an external service.
 
 >>> from fsm_agent.memory import MemoryFile, MemoryProvider
 
 MEMORY.md and USER.md are files that people may read and edit. A change locks the file, reads it again, and
-replaces it atomically. Other agents and people may write at the same time. The lock file stores what was last
-written, which reveals an edit by hand: then the store keeps a copy of the file and refuses the change with
-the current entries. The next change applies on top of the edit."""
+replaces it atomically. Other agents and people may write at the same time. The lock file records what was
+last written, which reveals an edit by hand: then the store keeps a copy of the file and refuses the change
+with the current entries. The next change applies on top of the edit."""
 
-# A manual edit of a memory file is refused once. The lock file records what an agent wrote last. Other
-# content is a manual edit: a copy is kept, the change is refused together with the current entries, and from
-# then on they are the state. People may edit these files, and nothing of theirs is lost.
+# A manual edit of a memory file causes one refusal. The lock file records what an agent wrote last; other
+# content is a manual edit. A copy is kept, and the change is refused together with the current entries, which
+# then are the state. People may edit these files, and nothing of theirs is lost.
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ from fsm_agent.support.untrusted import scan
 from fsm_agent.tools import Tool
 
 # ----------------------------------------------------------------------------------------------------
-# The entries of a memory file as values: reading them out of its text, and changing them all or not at all.
+# The entries of a memory file as values: parsing them, and changing all of them or none.
 
 
 SEPARATOR = "§"
@@ -64,7 +64,7 @@ class EntryRefused(Exception):  # a result, not a bug
 
 
 def entries_of(text: str) -> list[str]:
-    """The entries in a file's text, without blank ones."""
+    """Return the entries in a file's text, without blank ones."""
     entries: list[list[str]] = [[]]
     for line in text.splitlines():
         if line.strip() == SEPARATOR:
@@ -75,13 +75,13 @@ def entries_of(text: str) -> list[str]:
 
 
 def text_of(entries: Sequence[str]) -> str:
-    """The text that ``entries_of`` reads back; its length is what the limits count."""
+    """Return the text that ``entries_of`` parses; its length counts against the limit."""
     return f"\n{SEPARATOR}\n".join(entries)
 
 
 def apply_operations(entries: Sequence[str], operations: Sequence[Operation], limit: int) -> list[str]:
-    """The entries after all operations. ``limit`` in characters holds of the outcome, so room can be made in
-    the same list; a file that is over its limit already may still shrink. Raises ``EntryRefused``."""
+    """Return the entries after all operations. ``limit`` in characters applies to the result, so the same
+    list can make room; a file over its limit may still shrink. Raises ``EntryRefused``."""
     after = list(entries)
     for operation in operations:
         _apply(after, operation)
@@ -135,7 +135,7 @@ def _found(entries: Sequence[str], operation: Operation) -> int:
 
 
 MAX_FILE = 1_000_000
-"""Bytes; a larger file is no memory file, and is left alone."""
+"""Bytes; a larger file is not a memory file, and is left alone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,26 +148,26 @@ class Held:
 
     @property
     def usage(self) -> str:
-        """Return in words how full the file is."""
+        """The used share of the file, in words."""
         return f"{self.used:,} of {self.limit:,} characters ({self.used * 100 // max(1, self.limit)} %)"
 
 
 class MemoryFile:
-    """One file. ``limit`` in characters. Safe to use from several threads, agents and processes."""
+    """One memory file. ``limit`` in characters. Safe to use from several threads, agents and processes."""
 
     def __init__(self, path: Path, limit: int) -> None:
         self.path, self.limit = path, limit
         self._seen: set[str] = set()
 
     def read(self) -> Held:
-        """The entries as they are now; none when there is no file. Raises ``OSError``, and ``EntryRefused``
-        for a file that is no text or far too large."""
+        """Return the current entries; empty if there is no file. Raises ``OSError``, and ``EntryRefused`` for
+        a file that is not text or far too large."""
         content = self._content()
         self._seen.add(_digest(content))
         return self._read_held(entries_of(_text(content, self.path.name)))
 
     def change(self, operations: Sequence[Operation]) -> Held:
-        """Make all the changes or none, and give what is there afterwards. Raises ``EntryRefused`` and
+        """Make all changes or none, and return the resulting entries. Raises ``EntryRefused`` and
         ``OSError``."""
         private_folder(self.path.parent)
         with lock_file(self.path.with_name(f".{self.path.name}.lock")) as handle:
@@ -196,8 +196,8 @@ class MemoryFile:
         return content
 
     def _edited_by_hand(self, content: bytes, handle: int) -> bool:
-        """Known content is what this agent has read, or what any agent wrote last. Nothing written yet: it is
-        taken over."""
+        """Say whether the content is neither what this agent has read nor what any agent wrote last. Content
+        from before the first write is accepted."""
         os.lseek(handle, 0, os.SEEK_SET)
         written = os.read(handle, 64).decode("ascii", "replace")
         return bool(written or self._seen) and _digest(content) not in (self._seen | {written})
@@ -250,17 +250,16 @@ def _text(content: bytes, name: str) -> str:
 
 
 # ----------------------------------------------------------------------------------------------------
-# What was remembered, as the prompt of a new session shows it: frozen there, whatever is written later
-# (MEM-02).
+# Memory as the prompt of a new session shows it: frozen there, whatever is written later
 
 
 MOST_EXTERNAL = SMALLEST_CAP
-"""Characters that an external memory has in the prompt."""
+"""Maximum characters of an external memory in the prompt."""
 
 
 def recall_files(notes: Notes | None, external: str | None = "", problem: str = "") -> Recalled:
-    """Both files, and the block of an external memory, for the prompt. What cannot be used is left out with
-    a notice. ``external`` is ``None``, with the ``problem`` in words, when that memory did not answer."""
+    """Return both files, and the block of an external memory, for the prompt. What cannot be used is left out
+    with a notice. ``external`` is ``None``, with the ``problem`` in words, if that memory did not answer."""
     notices = [problem] if problem else []
     return Recalled(
         _layer("# Memory: what you noted in earlier sessions", notes.memory, notices) if notes else "",
@@ -296,8 +295,8 @@ def _layer(title: str, file: MemoryFile, notices: list[str]) -> str:
 
 
 def _visible_entries(held: Held, name: str, notices: list[str]) -> list[str]:
-    """Entries up to the limit; one that would take the agent over is replaced, in the snapshot only
-    (MEM-04)."""
+    """Return the entries up to the limit; one that would take over the agent is replaced, in the snapshot
+    only (MEM-04)."""
     shown: list[str] = []
     left = held.limit
     for entry in held.entries:
@@ -320,65 +319,64 @@ def _safe(entry: str, name: str, notices: list[str]) -> str:
 
 
 # ----------------------------------------------------------------------------------------------------
-# Asking an external memory within limits, and telling it in the background. It can never hold or hurt a
-# turn.
+# Calls to an external memory: with limits, and stores in the background. It can never delay or fail a turn.
 #
 # External memory runs on the engine's own loop. Its methods would otherwise run on the caller's loop, and a
-# connection cannot move between loops. Pending writes survive the end of `asyncio.run`, and the end of the
-# process up to a time limit.
+# connection cannot move between loops. Pending writes survive the end of `asyncio.run`, and delay the end of
+# the process up to a time limit.
 
 
 # ----------------------------------------------------------------------------------------------------
-# Memory outside the home directory: a service that is asked before a turn and told after it. At most one an
-# agent.
+# Memory outside the home directory: a service that is asked before a turn and notified after it. At most one
+# per agent.
 
 
 class MemoryProvider(Protocol):
-    """What an external memory does. Every method but ``tools`` may be asynchronous, or block (it then runs in
-    a thread).
+    """The interface of an external memory. Every method but ``tools`` may be asynchronous, or block (then it
+    runs in a thread).
 
     The asynchronous ones always run on the engine's own event loop, so a connection may be kept between them.
     A method that raises or takes too long costs its own result and a line for people, never the turn."""
 
     def initialize(self, session_id: str) -> Awaitable[None] | None:
-        """Called once, before anything else but ``tools``."""
+        """Start the memory. Called once, before anything else but ``tools``."""
 
     def prompt_block(self) -> Awaitable[str] | str:
-        """What the system prompt says of this memory: what it knows of the user in general, how its tools are
-        used; empty for nothing. Asked when a session's prompt is built, and frozen in it; scanned for
-        instructions that are none of its business. A provider without this method has no block."""
+        """Return this memory's text for the system prompt: what it knows of the user in general, how to use
+        its tools; empty for nothing. Called when a session's prompt is built, and frozen in it; scanned for
+        prompt injection. A provider without this method has no block."""
 
     def prefetch(self, text: str) -> Awaitable[str] | str:
-        """What is worth knowing for this message of the user; empty for nothing. The model reads it with the
-        message, and it is neither stored as the user's words nor shown."""
+        """Return what is worth knowing for this user message; empty for nothing. The model reads it with the
+        message. It is neither stored as the user's words nor shown."""
 
     def sync(self, user: str, answer: str) -> Awaitable[None] | None:
-        """A turn was completed. Called in the background, one call at a time, in order; not after an
+        """Store a completed turn. Called in the background, one call at a time, in order; not after an
         interrupt."""
 
     def tools(self) -> Sequence[Tool]:
-        """Tools that the model may call; asked once, when the agent is made."""
+        """Return tools for the model. Called once, when the agent is made."""
 
     def pre_compress(self, rows: Sequence[Message]) -> Awaitable[str] | str:
-        """These messages are about to be summarized; return what the summary must keep, or nothing."""
+        """Return what the summary of these messages must keep, or an empty string."""
 
     def session_switch(self, session_id: str, previous: str) -> Awaitable[None] | None:
-        """The next turn belongs to another session."""
+        """Switch to the session of the next turn."""
 
     def shutdown(self) -> Awaitable[None] | None:
-        """Called once, after everything was stored."""
+        """Release resources. Called once, after everything was stored."""
 
 
 log = logging.getLogger(__name__)
 
 MEMORIES: weakref.WeakSet[ExternalMemory] = weakref.WeakSet()
-"""In use, to be waited for when the process ends."""
+"""Memories in use, to wait for when the process ends."""
 METHODS = ("initialize", "prefetch", "sync", "tools", "pre_compress", "session_switch", "shutdown")
 
 
 class ExternalMemory:
-    """One provider in the hands of an agent. Its asynchronous methods all run on the engine's loop, whichever
-    loop a turn runs on. Answers come with a problem in words, empty when there was none."""
+    """An agent's provider. Its asynchronous methods all run on the engine's loop, whichever loop a turn runs
+    on. Answers come with a problem in words, empty if there was none."""
 
     def __init__(self, provider: MemoryProvider, clock: Clock, settings: Settings) -> None:
         self._provider, self._limits = provider, settings.memory
@@ -391,21 +389,21 @@ class ExternalMemory:
         return list(self._provider.tools())
 
     async def prompt_block(self, session_id: str, interrupted: asyncio.Event) -> tuple[str | None, str]:
-        """What the prompt of this session is to say of the memory; ``None`` when it did not answer."""
+        """Return the memory's block for the prompt of this session; ``None`` if it did not answer."""
         if (asked := getattr(self._provider, "prompt_block", None)) is None:
             return "", ""
         work = self._ask(session_id, asked)
         return await self._code.within(work, self._limits.prefetch_timeout, interrupted)
 
     async def prefetch(self, session_id: str, text: str, interrupted: asyncio.Event) -> tuple[str, str]:
-        """What to know for this message. Earlier turns are stored first, so that they can be found."""
+        """Return what to know for this message. Earlier turns are stored first, so that they can be found."""
         late = await self.drain(interrupted)
         work = self._ask(session_id, self._provider.prefetch, text)
         found, problem = await self._code.within(work, self._limits.prefetch_timeout, interrupted)
         return found or "", "; ".join(filter(None, (late, problem)))
 
     async def pre_compress(self, rows: Sequence[Message], interrupted: asyncio.Event) -> tuple[str, str]:
-        """What a summary of these rows must keep; nothing as long as the provider was not used."""
+        """Return what a summary of these rows must keep; empty if the provider was never used."""
         if self._session is None:
             return "", ""
         work = answer_of(self._provider.pre_compress, rows)
@@ -413,14 +411,14 @@ class ExternalMemory:
         return str(kept or ""), problem
 
     def sync(self, user: str, answer: str) -> None:
-        """Tell of a completed turn, after those before it, without waiting."""
+        """Store a completed turn, after those before it, without waiting."""
         MEMORIES.add(self)
         future = LOOP.submit(self._store(user, answer))
         self._pending.add(future)
         future.add_done_callback(self._pending.discard)
 
     async def drain(self, interrupted: asyncio.Event | None = None) -> str:
-        """Wait until everything is stored, within the limit; what is not by then is given up."""
+        """Wait until everything is stored, at most up to the limit; then cancel the rest."""
         if not self._pending:
             return ""
         waiting = list(self._pending)
@@ -441,7 +439,7 @@ class ExternalMemory:
             log.warning(problem)
 
     def wait(self) -> None:
-        """``drain`` for the end of the process."""
+        """Wait as ``drain`` does, when the process ends."""
         concurrent.futures.wait(list(self._pending), timeout=self._limits.drain_timeout)
 
     async def _ask(self, session_id: str, method: Callable[..., Any], *values: Any) -> str:
@@ -462,7 +460,7 @@ class ExternalMemory:
 
 
 def check_provider(provider: object) -> None:
-    """Raises ``ConfigError`` for what is no ``MemoryProvider``."""
+    """Raise ``ConfigError`` for an object that is not a ``MemoryProvider``."""
     require_method(provider, "a memory provider", METHODS, "one object with the methods of MemoryProvider")
 
 

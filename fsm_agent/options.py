@@ -1,9 +1,9 @@
-"""The arguments of ``Agent``, stated once: its keywords, the options of children and those of the command
-line derive from ``AgentArguments``."""
+"""The arguments of ``Agent``, stated once: its keywords and the options of children and of the command line
+derive from ``AgentArguments``."""
 
 # The arguments of an agent are a TypedDict. `AgentArguments` lists each argument once. Keywords are
 # `Unpack[AgentArguments]`; children and the command line copy the mapping with changes. A type checker cannot
-# derive keywords from a dataclass. The four overloads of each method stay: mypy does not solve the union of a
+# derive keywords from a dataclass. Each method keeps its four overloads: mypy does not solve the union of a
 # type form, an async, and a plain function.
 
 from __future__ import annotations
@@ -50,16 +50,16 @@ Model = str | ModelPort | None
 History = Sequence[Mapping[str, Any] | Message]
 
 FILE_SERVERS = "mcp"
-"""The toolset of the MCP servers that the config file names."""
+"""The toolset of the MCP servers in the config file."""
 DEFAULT = "default"
 DEFAULT_TOOLSETS = ("core", "memory", "skills", "todo", "sessions", FILE_SERVERS)
-"""What works everywhere. ``delegate`` costs the requests of other turns, ``clarify`` needs a person: an agent
-has those only when they are named."""
+"""Toolsets that work everywhere. ``delegate`` costs the requests of other turns, and ``clarify`` needs a
+person, so an agent has those only if they are named."""
 
 
 @dataclass(frozen=True, slots=True)
 class Inherited:
-    """What a child has of its parent. ``more``: its tools that come and go, already running."""
+    """What a child inherits from its parent. ``more``: its running tools that come and go."""
 
     order: ChildTask
     depth: int
@@ -71,29 +71,29 @@ class AgentArguments(TypedDict, total=False):
     """The keyword arguments of ``Agent`` besides ``output_type``."""
 
     base_url: str | None
-    """Address of the provider, up to ``/v1``, in place of its own."""
+    """Address of the provider, up to ``/v1``, instead of its default."""
     api_mode: str | None
-    """How requests are written: ``"chat_completions"``, ``"codex_responses"`` (the Responses API) or
-    ``"anthropic_messages"``; by default what the provider speaks."""
+    """Wire format: ``"chat_completions"``, ``"codex_responses"`` (the Responses API) or
+    ``"anthropic_messages"``; by default the provider's."""
     api_key: ApiKey
-    """A string, several, or an object with ``get()`` and ``refresh()``; by default the environment's."""
+    """A string, several, or an object with ``get()`` and ``refresh()``; by default from the environment."""
     context_window: int | None
-    """Tokens that prompt and answer may have together, where it is not known or wrong."""
+    """Tokens for prompt and answer together, if the known value is missing or wrong."""
     tools: Sequence[Tool | Callable[..., Any]] | None
     """Functions, decorated with ``tool`` or plain. An agent with ``tools``, ``mcp`` or ``handoffs`` has those
     and no others, unless ``toolsets`` names some."""
     toolsets: str | Sequence[str] | None
     """Names of built-in groups (``fsm_agent.toolsets``, ``fsm_agent.toolsets.agent``), ``mcp`` for the
-    servers of the config file; ``"default"`` for what an agent has that was given no tools; ``[]`` for
-    none."""
+    servers of the config file; ``"default"`` for the toolsets of an agent without tools of its own; ``[]``
+    for none."""
     system_prompt: str | None
-    """Who the agent is, in place of the built-in words. Without built-in tools it is the whole prompt; with
-    them the engine adds rules, directory and date."""
+    """The agent's identity, instead of the built-in words. Without built-in tools it is the whole prompt;
+    with them the engine adds rules, directory and date."""
     fallbacks: Sequence[Mapping[str, Any]] | None
-    """Models that are tried in this order when the model cannot answer: mappings with the keys model (or a
-    port), base_url, api_key, api_mode, context_window. ``None``: the config file's."""
+    """Models to try in this order when the model cannot answer: mappings with the keys model (or a port),
+    base_url, api_key, api_mode, context_window. ``None``: those of the config file."""
     settings: Settings | Mapping[str, Any] | None
-    """``Settings``, or a mapping with what differs from them, such as ``{"max_iterations": 20}``."""
+    """``Settings``, or a mapping with those that differ, such as ``{"max_iterations": 20}``."""
     home: str | os.PathLike[str] | None
     """Folder with the store, notes and config file; by default ``FSM_AGENT_HOME``, else the platform's."""
     session_id: str | None
@@ -101,68 +101,66 @@ class AgentArguments(TypedDict, total=False):
     callbacks: object | Mapping[str, Callable[..., Any]] | None
     """A mapping or an object; see ``fsm_agent.runtime.callbacks``."""
     clock: Clock | None
-    """Every wait and time limit uses it."""
+    """The clock of every wait and time limit."""
     budget: IterationBudget | None
     """Iterations shared with other agents."""
     auxiliary: str | Mapping[str, Any] | Sequence[str | Mapping[str, Any]] | None
     """Smaller models for side work: a mapping like those of ``fallbacks``, a list of them, or such lists by
-    task (``summary``, ``web``, ``vision``, ``title``). The main model is used when they fail."""
+    task (``summary``, ``web``, ``vision``, ``title``). The main model is used if they fail."""
     memory: MemoryProvider | None
     """An external memory besides the files in the home."""
     context_engine: ContextEngine | None
-    """Decides how a conversation that is too long becomes shorter, in place of the built-in engine
+    """Shortens a conversation that is too long, instead of the built-in engine
     (``fsm_agent.conversation.compaction``); children have it, too."""
     hooks: Sequence[Hooks]
     """Your code that sees what passes through its turns, and may change or refuse it (``fsm_agent.hooks``);
-    children have them, too."""
+    children have it, too."""
     input_guardrails: Sequence[Guardrail | Callable[..., Any]]
-    """Functions that look at a message before it is sent."""
+    """Functions that check a message before it is sent."""
     output_guardrails: Sequence[Guardrail | Callable[..., Any]]
-    """Functions that look at an answer before it is delivered."""
+    """Functions that check an answer before it is delivered."""
     mcp: Mapping[str, Any] | None
     """MCP servers by name instead of those in ``config.toml``, see ``fsm_agent.toolsets.mcp``."""
     workdir: str | os.PathLike[str] | None
-    """Folder that the tools for files and commands work in; by default the current one."""
+    """Folder of the tools for files and commands; by default the current one."""
     store: Store | None
-    """A store that is open already, in place of the home's."""
+    """An open store, instead of the home's."""
     inherits: Inherited | None
-    """What a child has of its parent; the engine passes it."""
+    """What a child inherits from its parent; the engine passes it."""
     source: str
-    """What its new sessions are begun by, in lists and insights."""
+    """The origin of its new sessions, in lists and insights."""
     name: str
-    """What other agents, and people who read what it did, call it."""
+    """The agent's name for other agents and for people who read its records."""
     handoffs: Sequence[Handoff | OptionedAgent]
-    """Agents that it can hand a conversation to, or a ``Handoff`` for each. A message goes to the agent that
-    has the conversation; ``speaker()`` is the one that answered last."""
+    """Agents that it can hand a conversation to, or a ``Handoff`` for each. A message goes to the current
+    agent of the conversation; ``speaker()`` returns it."""
     inbox: TurnInbox | None
-    """Where interrupts and steering arrive; the engine passes the one of the agent whose conversation it
+    """Receives interrupts and steering; the engine passes that of the agent whose conversation this one
     continues."""
     extensions: Sequence[Extension | str]
-    """Features that are each one class (``fsm_agent.extension``), as objects or by the name of an installed
-    one; children have them, too."""
+    """Features, each in one class (``fsm_agent.extension``), as objects or by the name of an installed one;
+    children have them, too."""
     limits: Limits | None
-    """What each of its turns may spend, ``Limits(usd=…, tokens=…, seconds=…)``, in place of the settings
-    ``limits.turn``; one turn may be given others. A turn ends before it passes one."""
+    """The limits of each of its turns, ``Limits(usd=…, tokens=…, seconds=…)``, instead of the settings
+    ``limits.turn``; a single turn may have others. A turn ends before it exceeds one."""
     debug: bool
-    """Whether a bug in a tool or in the engine ends its turn and is raised to its caller, instead of
-    being an error result that the model reads. The traceback is in the log and in ``result.bugs`` either
-    way."""
+    """Whether a bug in a tool or in the engine ends its turn and is raised to its caller, instead of becoming
+    an error result that the model reads. The traceback is in the log and in ``result.bugs`` either way."""
     telemetry: Telemetry | bool | None
-    """Whether its turns, and those of its children and of agents that it hands over to, are reported to
-    OpenTelemetry, and where (``fsm_agent.telemetry``); by default the setting."""
+    """Whether and where its turns, and those of its children and of agents that it hands over to, are
+    reported to OpenTelemetry (``fsm_agent.telemetry``); by default the setting."""
 
 
 class AgentOptions(AgentArguments, total=False):
-    """All arguments of an agent as one value, which ``Agent.of`` makes an agent of. Those of a child are made
-    from its parent's: ``{**options, "name": …}``."""
+    """All arguments of an agent as one value for ``Agent.of``. The options of a child derive from its
+    parent's: ``{**options, "name": …}``."""
 
     model: str | ModelPort | None
     output_type: Any
 
 
 class TurnOptions(TypedDict, Generic[Deps], total=False):
-    """The arguments of ``Agent.start`` that are given by keyword only, besides ``output_type``; it describes
-    them."""
+    """The keyword-only arguments of ``Agent.start`` besides ``output_type``; it describes them."""
 
     ephemeral_prompt: str | None
     deps: Deps | None
@@ -182,7 +180,7 @@ DEFAULTS: AgentOptions = {
     "tools": (), "hooks": (), "input_guardrails": (), "output_guardrails": (), "handoffs": (),
     "extensions": (), "debug": False, "source": "python", "name": AGENT_NAME,
 }  # fmt: skip
-"""Of arguments whose default is not ``None``."""
+"""Defaults of arguments other than ``None``."""
 KINDS: Mapping[str, tuple[tuple[type, ...], str]] = {
     **dict.fromkeys(
         ("system_prompt", "base_url", "api_mode", "session_id", "source", "name"), ((str,), "a text")
@@ -190,19 +188,19 @@ KINDS: Mapping[str, tuple[tuple[type, ...], str]] = {
     "context_window": ((int,), "a number of tokens"),
     "debug": ((bool,), "True or False"),
 }
-"""Types of the arguments that nothing else checks when an agent is made."""
+"""Types of the arguments that nothing else validates when an agent is made."""
 SEQUENCES = ("tools", "hooks", "input_guardrails", "output_guardrails", "extensions")
 
 
 CHANGE: ContextVar[Callable[[AgentOptions], AgentOptions] | None] = ContextVar(
     "fsm_agent_change", default=None
 )
-"""What adapts the options of agents that are made now."""
+"""Adapts the options of agents made in the current context."""
 
 
 def options_of(given: AgentOptions) -> AgentOptions:
-    """All options of an agent, checked, with the default of each that is not given. Raises ``ConfigError``
-    for an argument that ``Agent`` does not have, and for one of a wrong type."""
+    """Return all options of an agent, validated and with defaults. Raises ``ConfigError`` for an unknown
+    argument, and for one of a wrong type."""
     if unknown := [name for name in given if name not in ARGUMENTS]:
         raise unknown_argument(unknown[0])
     has_tools = given.get("tools") is not None or bool(given.get("mcp")) or bool(given.get("handoffs"))
@@ -226,8 +224,8 @@ def options_of(given: AgentOptions) -> AgentOptions:
 
 @contextmanager
 def changed_options(change: Callable[[AgentOptions], AgentOptions]) -> Iterator[None]:
-    """Have ``change`` adapt the options of each agent that is made in this block. The factory of a user does
-    not know where its agents run, and to build each one again would cost as much as the first time."""
+    """Have ``change`` adapt the options of each agent that is made in this block. A user's factory does not
+    know where its agents run, and building each one again would cost as much as the first time."""
     token = CHANGE.set(change)
     try:
         yield
@@ -236,19 +234,19 @@ def changed_options(change: Callable[[AgentOptions], AgentOptions]) -> Iterator[
 
 
 def has_built_in_tools(options: AgentOptions) -> bool:
-    """Say whether the agent works with tools of ours, and so on this machine."""
+    """Say whether the agent has built-in tools, and so works on this machine."""
     return any(name != FILE_SERVERS for name in options["toolsets"] or ())
 
 
 def sequence_of(name: str, given: Iterable[T]) -> tuple[T, ...]:
-    """The values of an argument that takes several. Raises ``ConfigError`` for a single one."""
+    """Return the values of an argument that takes several. Raises ``ConfigError`` for a single one."""
     if isinstance(given, str) or not isinstance(given, Iterable):
         raise ConfigError(f"{name} has the wrong type", given, f"a list, also of one: {name}=[…]")
     return tuple(given)
 
 
 def refuse_other_limits(given: object) -> None:
-    """Raise ``ConfigError`` for limits that are no ``Limits``."""
+    """Raise ``ConfigError`` for limits that are not ``Limits``."""
     from fsm_agent.settings import Limit
 
     if given is not None and not isinstance(given, Limit):
@@ -268,11 +266,11 @@ EQUIVALENTS = {
     **dict.fromkeys(("usage_limits", "limit"), "limits=Limits(usd=…, tokens=…, seconds=…)"),
     **dict.fromkeys(("model_settings", "extra_body"), 'settings={"request": {…}}'),
 }
-"""What arguments of other libraries are called here."""
+"""Equivalents here of arguments of other libraries."""
 
 
 def unknown_argument(name: str) -> ConfigError:
-    """The error for an argument that ``Agent`` does not have: with what it is called here, if anything."""
+    """Return the error for an argument that ``Agent`` does not have, with its equivalent, if any."""
     from fsm_agent.settings import Settings
 
     if name in EQUIVALENTS:
@@ -285,8 +283,8 @@ def unknown_argument(name: str) -> ConfigError:
 
 
 def toolsets_of(given: str | Sequence[str] | None, *, has_tools: bool) -> tuple[str, ...]:
-    """The names of toolsets that an agent has. ``has_tools``: it was given tools of its own, and so has no
-    others unless it names them. Raises ``ConfigError``. (Why: decision 112.)"""
+    """Return the names of an agent's toolsets. ``has_tools``: it was given tools, and so has no toolsets
+    unless it names them. Raises ``ConfigError``. (Why: decision 112.)"""
     if given is None:
         return () if has_tools else DEFAULT_TOOLSETS
     names = (DEFAULT,) if given == DEFAULT else given
@@ -298,19 +296,19 @@ def toolsets_of(given: str | Sequence[str] | None, *, has_tools: bool) -> tuple[
 
 
 # ----------------------------------------------------------------------------------------------------
-# The models for side work: which of them do which task, and in what order they are tried.
+# The models for side work: their tasks, and the order in which they are tried.
 
 
 TASKS = ("summary", "web", "vision", "title")
 """Summaries of compactions; questions about pages of the web, and about images; titles of sessions."""
 Specs = str | Mapping[str, Any] | Sequence[str | Mapping[str, Any]] | None
-"""One entry like those of ``fallbacks``, or a list of them; a text is short for one with only a model."""
+"""One entry like those of ``fallbacks``, or a list of them; a text is an entry with only a model."""
 ENTRY = ("model", "base_url", "api_key", "api_mode", "context_window")
 
 
 def by_task(given: Specs) -> Mapping[str, Sequence[Mapping[str, Any]]]:
-    """Return the entries for each task. Entries that name none are for all but titles, which are optional;
-    the model in use is tried after them. Raises ``ConfigError`` for a task that nothing asks for."""
+    """Return the entries for each task. Entries without a task apply to all tasks but titles, which are
+    optional; the model in use is tried after them. Raises ``ConfigError`` for an unknown task."""
     if isinstance(given, str) or not isinstance(given, Mapping) or "model" in given:
         return dict.fromkeys(TASKS, _listed(given)) | {"title": ()}
     if unknown := sorted(set(given) - set(TASKS)):
@@ -327,8 +325,8 @@ def _listed(given: Any) -> Sequence[Mapping[str, Any]]:
 
 def task_options(options: AgentOptions, task: str) -> AgentOptions:
     """Return the options of an agent whose turns are requests for ``task``: its models first, then the model
-    in use with its fallbacks, which may read no images and are not asked about them when others can be.
-    ``options`` name a model."""
+    in use with its fallbacks. These may not read images, and are not tried for them if there are vision
+    models. ``options`` name a model."""
     given: Mapping[str, Any] = options
     own = {name: given[name] for name in ENTRY if given[name] is not None}
     chain = list(by_task(options["auxiliary"])[task])

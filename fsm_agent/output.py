@@ -1,5 +1,5 @@
-"""Answers of a type: what ``Agent(output_type=…)`` and ``run_conversation(…, output_type=…)`` take, and how
-the text of a model becomes a value of it.
+"""Typed answers: what ``Agent(output_type=…)`` and ``run_conversation(…, output_type=…)`` accept, and how a
+model's text becomes a value.
 """
 
 from __future__ import annotations
@@ -39,10 +39,10 @@ MOST_PROBLEMS = 8
 
 
 class JsonSchema:
-    """A JSON schema (2020-12) as the type of an answer, which is plain data then: dicts, lists, texts,
-    numbers. Called with a value, it returns it, or raises ``ValueError`` with what does not fit.
+    """A JSON schema (2020-12) as the type of an answer, whose values are plain data: dicts, lists, texts,
+    numbers. Called with a value, it returns it, or raises ``ValueError`` with the violations.
 
-    Raises ``ConfigError`` for what is no JSON schema."""
+    Raises ``ConfigError`` for an invalid schema."""
 
     def __init__(self, schema: Mapping[str, Any], name: str = "answer") -> None:
         from jsonschema import Draft202012Validator, validators
@@ -60,7 +60,7 @@ class JsonSchema:
             raise ConfigError(f"not a JSON schema ({error.json_path})", why, "JSON schema 2020-12") from None
         self.schema, self.name, self.__name__ = dict(schema), name, name
         quick = validators.extend(Draft202012Validator, {"pattern": _check_pattern})
-        self._validator = quick(schema, registry=Registry())  # which fetches nothing
+        self._validator = quick(schema, registry=Registry())  # an empty registry fetches nothing
 
     def __call__(self, value: Any) -> Any:
         found = list(islice(self._validator.iter_errors(value), MOST_PROBLEMS))
@@ -73,7 +73,7 @@ class JsonSchema:
 
 
 def _check_pattern(validator: Any, pattern: str, value: Any, schema: Any) -> Iterator[Any]:
-    """``pattern`` in linear time, where it needs no backtracking."""
+    """Check ``pattern``, in linear time if it needs no backtracking."""
     from jsonschema.exceptions import ValidationError as Mismatch
 
     if isinstance(value, str):
@@ -83,7 +83,7 @@ def _check_pattern(validator: Any, pattern: str, value: Any, schema: Any) -> Ite
 
 
 # ----------------------------------------------------------------------------------------------------
-# Finding the JSON in what a model wrote.
+# Finding the JSON in a model's text.
 
 
 _FENCE = re.compile(r"^[ \t]*```[\w+-]*[ \t]*\r?\n(.*?)^[ \t]*```", re.DOTALL | re.MULTILINE)
@@ -95,8 +95,8 @@ def dump(value: Any) -> str:
 
 
 def json_in(text: str) -> tuple[str, Any] | None:
-    """Return (the JSON that the text is, or the last that it has in a fence; its value), ``None`` for a text
-    without any. Slips that tool calls are forgiven are mended."""
+    """Return (the JSON that the text is, or the last in one of its fences; its value), ``None`` for a text
+    without any. Repairs the slips that are tolerated in tool calls."""
     for part in _parts(text):
         try:
             return part, json_of(part, _STRICT)
@@ -125,12 +125,12 @@ _STRICT = json.JSONDecoder(parse_constant=_no_constant)
 
 
 # ----------------------------------------------------------------------------------------------------
-# ``OutputType``: from the text that a model gives as its answer to a value of a type.
+# ``OutputType``: converts the text of a model's answer to a value of a type.
 
 
 Out = TypeVar("Out")
 RESULT = "result"
-"""The member that an answer is which is no object by itself: vendors want objects."""
+"""The member that holds an answer which is not an object: providers require objects."""
 NO_JSON = "it is no JSON."
 NOT_FITTING = "it does not fit.\n"
 TAKES = (
@@ -149,19 +149,19 @@ Perform = Callable[[Tool, Mapping[str, Any]], Awaitable[Any]]
 
 @dataclass(frozen=True, slots=True)
 class ValidOutput(Generic[Out]):
-    """An answer that fits. ``text``: it as JSON, as it is stored and can be read again."""
+    """A valid answer. ``text``: its JSON, as stored and read again."""
 
     value: Out
     text: str
 
 
 class OutputType(Generic[Out]):
-    """What an answer must be: a pydantic model, a dataclass, a ``TypedDict``, any other type or union that
-    pydantic knows, a function, whose parameters are asked for and whose result is the answer, or a
+    """The type of an answer: a pydantic model, a dataclass, a ``TypedDict``, any other type or union that
+    pydantic supports, a function (the model fills in its parameters, and its result is the answer), or a
     ``JsonSchema``.
 
-    ``spec``: what its turn knows of it; an answer that is no object is the member ``result`` of one there.
-    Raises ``ConfigError`` for what has no JSON schema."""
+    ``spec``: the specification for the turn, in which an answer that is not an object is the member
+    ``result`` of one. Raises ``ConfigError`` for a type without a JSON schema."""
 
     def __init__(self, wanted: Any, mode: OutputMode | None = None) -> None:
         self.name = _NO_NAME.sub("_", str(getattr(wanted, "__name__", "") or "answer"))[:64]
@@ -173,18 +173,18 @@ class OutputType(Generic[Out]):
 
     @classmethod
     def again(cls, spec: OutputSpec) -> OutputType[Any]:
-        """Make one of what a turn knows of its type: the same answers fit, and values are plain data."""
+        """Restore a type from a specification: it accepts the same answers, and values are plain data."""
         kind = cls(JsonSchema(spec.schema, spec.name), spec.mode)
         kind._wrapped, kind.spec = spec.wrapped, spec
         return kind
 
     @property
     def final_tool(self) -> ToolSpec:
-        """Return the tool whose arguments are the answer, for a model that is asked in this way."""
+        """The tool whose arguments are the answer, for models that answer through a tool."""
         return ToolSpec(FINAL, TAKES, self.spec.schema, concurrency="parallel", effect="pure")
 
     def refuse_without(self, deps: object) -> None:
-        """Raises ``ConfigError`` when the function needs ``deps`` and there are none."""
+        """Raise ``ConfigError`` if the function needs ``deps`` and there are none."""
         if self._tool is not None:
             self._tool.signature.refuse_without(deps, "output function")
 
@@ -206,7 +206,7 @@ class OutputType(Generic[Out]):
             if self._wrapped:
                 self._adapter = TypeAdapter(TypedDict("Answer", {RESULT: wanted}))  # type: ignore[operator]
                 schema = schema_of(self._adapter)
-            root = schema.get("$defs", {}).get(_own_name(schema), {})  # vendors want an object there
+            root = schema.get("$defs", {}).get(_own_name(schema), {})  # providers require an object there
             schema = {key: value for key, value in {**root, **schema}.items() if key != "$ref"}
         except UNUSABLE as error:
             why = one_line(str(error).partition("\n")[0].partition(". ")[0].rstrip("."), 200)
@@ -214,8 +214,8 @@ class OutputType(Generic[Out]):
         return schema
 
     def read(self, text: str) -> ValidOutput[Any]:
-        """Return the value in an answer; for a function its checked arguments. Raises ``ToolFailure`` with
-        a message for the model if the answer does not fit."""
+        """Return the value in an answer; for a function its validated arguments. Raises ``ToolFailure`` with
+        a message for the model if the answer is not valid."""
         problem: ToolFailure | None = None
         for document, said in self._documents(text):
             try:
@@ -225,15 +225,15 @@ class OutputType(Generic[Out]):
         raise problem or ToolFailure(NO_JSON)
 
     async def finished(self, read: ValidOutput[Any], perform: Perform) -> ValidOutput[Out]:
-        """Return the answer that was read as the turn has it: what the function makes of it, if there is one.
-        Raises what ``perform`` raises."""
+        """Return the final answer: the function's result, if there is a function. Raises what ``perform``
+        raises."""
         return read if self._tool is None else ValidOutput(await perform(self._tool, read.value), read.text)
 
     def _documents(self, text: str) -> Iterator[tuple[str, str]]:
-        """(an object to be checked, the answer that it has) for all that the text can mean."""
+        """Yield (object to validate, answer in it) for every possible reading of the text."""
         found = json_in(text)
         if found is None:
-            if self._wrapped and text.strip():  # a text may be the answer itself, when it need not be one
+            if self._wrapped and text.strip():  # plain text may be the answer itself, if the type allows it
                 yield dump({RESULT: text.strip()}), dump(text.strip())
             return
         written, value = found
@@ -263,7 +263,7 @@ class OutputType(Generic[Out]):
             raise
         except ValueError as error:
             raise ToolFailure(f"{NOT_FITTING}{error}") from None
-        except Exception as error:  # a validator of the user's
+        except Exception as error:  # a user's validator
             raise ToolFailure(NOT_FITTING + text_of_error(error)) from None
 
     def _bind_arguments(self, value: Any) -> dict[str, Any]:
@@ -273,8 +273,8 @@ class OutputType(Generic[Out]):
         return self._tool.bind(value)
 
     def partial(self, text: str) -> Any:
-        """Return what can be made of the beginning of an answer, ``NOTHING`` as long as that is no value of
-        the type; for a function its arguments so far, unchecked. Never raises."""
+        """Return the value of the beginning of an answer, ``NOTHING`` while that is not a value of the type;
+        for a function its arguments so far, unvalidated. Never raises."""
         begin = text.find("{") if not self._wrapped else len(text) - len(text.lstrip())
         if begin < 0 or begin == len(text):
             return NOTHING
@@ -289,12 +289,12 @@ class OutputType(Generic[Out]):
             else:
                 value = from_json(document, allow_partial="trailing-strings")
             return value[RESULT] if self._wrapped else value
-        except Exception:  # also what a validator of the user's raises
+        except Exception:  # includes exceptions of a user's validator
             return NOTHING
 
 
 def _is_object(schema: Mapping[str, Any]) -> bool:
-    """Say whether all values are objects; the root of a type that has itself as a member is a reference."""
+    """Say whether all values are objects; the root of a recursive type is a reference."""
     root = schema.get("$defs", {}).get(_own_name(schema), schema)
     return bool(root.get("type") == "object")
 
@@ -304,7 +304,7 @@ def _own_name(schema: Mapping[str, Any]) -> str:
 
 
 def _as_member(schema: Mapping[str, Any]) -> dict[str, Any]:
-    """The schema of an object whose only member is a value of this one."""
+    """Return the schema of an object whose only member is a value of this schema."""
     defs = {key: schema[key] for key in ("$defs", "definitions") if key in schema}
     inner = {key: value for key, value in schema.items() if key not in (*defs, "$schema", "$id")}
     return {"type": "object", "properties": {RESULT: inner}, "required": [RESULT], **defs}

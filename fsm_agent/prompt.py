@@ -1,13 +1,13 @@
-"""The system prompt of a session: built once from its layers, then the same bytes until one of its inputs
+"""The system prompt of a session: built once from its layers, then byte-identical until one of its inputs
 changes.
 
-An agent without built-in tools has no business with the machine or the folder: the provider gets the caller's
-``system_prompt`` and nothing of ours beside it; without one, words and rules that say nothing of the machine.
-Settings bring the machine and the project's files back. With built-in tools all layers are there.
+An agent without built-in tools has no use for the machine or the folder: the provider gets the caller's
+``system_prompt`` and no text of ours; without one, words and rules that do not mention the machine. Settings
+can add the machine and the project's files. With built-in tools all layers are present.
 
-Layers come in three tiers, the most lasting first, so that a cache keeps as much as it can: stable (identity,
+Layers come in three tiers, the most stable first, so that a cache keeps as much as it can: stable (identity,
 guidance, skills, place), context (the caller's message, the project's files), volatile (memory, user profile,
-external memory, date). The last are no inputs: what is remembered, and the day, are frozen when the prompt is
+external memory, date). The volatile tier is not an input: memories and the date are frozen when the prompt is
 built. (Why: decisions 23 and 112.)
 """
 
@@ -32,13 +32,12 @@ from fsm_agent.support.untrusted import scan
 __all__ = ["Recalled", "Sources", "StoredPrompt", "prompt_of"]
 
 # ----------------------------------------------------------------------------------------------------
-# The stable layers of the prompt: who the agent is, how it works, which tools it has, where it is. Pure
-# functions.
+# The stable layers of the prompt: identity, ways of working, tools, place. Pure functions.
 
 
 IDENTITY = "You are a capable assistant that works with tools on the user's computer."
 PLAIN_IDENTITY = "You are a capable assistant."
-"""Of an agent without tools of ours."""
+"""Identity of an agent without built-in tools."""
 FINISHING = (
     "Work until the task is done: when a step is left that you can do, do it instead of announcing it. Do not"
     " claim what you have not checked, and say plainly what could not be done. When the task is done, answer"
@@ -78,7 +77,7 @@ STEER = (
     " were working. It is added by this program: take it into account at once, without starting over."
 )
 FAMILIES = ("gpt", "codex", "gemini", "gemma", "grok", "glm", "qwen", "deepseek")
-"""Model families that like to describe a tool call instead of making it."""
+"""Model families that tend to describe a tool call instead of making it."""
 ENFORCE = (
     "When you say that you will do something, make the tool call in the same reply. Never end a reply with a"
     " promise of what you will do next; every reply either calls a tool or is the final answer."
@@ -113,18 +112,18 @@ Enforce = Literal["auto"] | bool | Sequence[str]
 
 
 def working(tools: Collection[str]) -> str:
-    """How to work: to the end, and with ``tools`` where there are any."""
+    """Return the advice on how to work: to the end, and with ``tools`` if there are any."""
     return f"{FINISHING}\n{TOGETHER}" if tools else FINISHING
 
 
 def tool_notes(tools: Collection[str]) -> str:
-    """Advice on the tools that are there."""
+    """Return advice on the available tools."""
     return "\n".join(f"- {note}" for names, note in TOOL_NOTES if names & set(tools))
 
 
 def enforcement(enforce: Enforce, model: str, tools: Collection[str]) -> str:
-    """For models that must be told to act: ``auto`` for known families, a list for names that hold one of its
-    parts."""
+    """Return advice for models that must be told to act: ``auto`` for known families, a list for names that
+    contain one of its parts."""
     name = model.lower()
     families = (
         FAMILIES
@@ -142,25 +141,25 @@ def enforcement(enforce: Enforce, model: str, tools: Collection[str]) -> str:
 
 
 def skills_index(skills: Sequence[Skill], tools: Collection[str]) -> str:
-    """One line a skill; nothing when they could not be read."""
+    """Return one line per skill; empty if the model cannot read skills."""
     if not skills or "skill_view" not in tools:
         return ""
     return "# Skills\n\n" + "\n".join(f"- {skill.name}: {skill.description}" for skill in skills)
 
 
 def environment(system: str, workdir: str, python: str) -> str:
-    """Return the lines of the prompt that say where the agent works."""
+    """Return the lines of the prompt that describe where the agent works."""
     return f"Working directory: {workdir}\nSystem: {system}\nPython: {python}"
 
 
 def platform_hint(platform: str | None, own: str, *, replace: bool) -> str:
-    """How answers are shown. ``own`` is the user's text, added to the built-in one or put in its place."""
+    """Return how answers are shown. ``own`` is the user's text, added to the built-in one or replacing it."""
     built_in = PLATFORMS.get(platform or "", "")
     return own if replace and own else "\n".join(text for text in (built_in, own) if text)
 
 
 # ----------------------------------------------------------------------------------------------------
-# What a model should know of the machine: the system, and where it differs from a common one.
+# What a model should know about the machine: the system, and any unusual environment.
 
 
 WSL = "Linux inside Windows (WSL): drives of Windows are under /mnt, and programs of Windows end with .exe"
@@ -172,8 +171,8 @@ CONTAINER_SIGNS = (".dockerenv", "run/.containerenv")
 def system_line(
     environ: Mapping[str, str], *, system: str = "", release: str = "", root: Path = Path("/")
 ) -> str:
-    """Return the name and the processor of the system, and what is special about it. What is not given is
-    that of this machine."""
+    """Return the system's name, processor, and special environment. Missing arguments default to this
+    machine."""
     name = " ".join(filter(None, (system or platform.system(), platform.machine())))
     if "TERMUX_VERSION" in environ:
         return f"{name}, {TERMUX}"
@@ -183,20 +182,19 @@ def system_line(
 
 
 # ----------------------------------------------------------------------------------------------------
-# Files that people put beside the work: as much of them as may enter the prompt, whatever is in them; and the
-# skills among them.
+# Files that people put beside the work: capped and scanned before they enter the prompt; and their skills.
 
 
 SMALLEST_CAP, LARGEST_CAP, SHARE = 20_000, 500_000, 0.06
-"""Characters that a context file always gets and never exceeds, and its share of the window (PROMPT-05)."""
+"""Minimum and maximum characters of a context file, and its share of the window (PROMPT-05)."""
 CHARS_PER_TOKEN = 4
 HEAD, TAIL = 0.7, 0.2
 BROKEN = 0.05
-"""Share of characters that are not UTF-8 from which a file counts as no text."""
+"""Share of invalid UTF-8 characters from which a file is not text."""
 
 
 def cap_of(window: int | None, configured: int | None = None) -> int:
-    """Characters that one context file may take; ``window`` in tokens, ``None`` when unknown."""
+    """Return the maximum characters of one context file; ``window`` in tokens, ``None`` if unknown."""
     if configured is not None:
         return configured
     return max(SMALLEST_CAP, min(int(SHARE * (window or 0) * CHARS_PER_TOKEN), LARGEST_CAP))
@@ -204,8 +202,8 @@ def cap_of(window: int | None, configured: int | None = None) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """The contribution of one file to the prompt. ``notice``: a line for people when the text differs from
-    the file; ``usable`` is false when none of it may be used."""
+    """One file's contribution to the prompt. ``notice``: a line for people if the text differs from the file;
+    ``usable`` is false if none of it may be used."""
 
     text: str = ""
     notice: str = ""
@@ -213,9 +211,9 @@ class Reading:
 
 
 def read(path: Path, name: str, cap: int, inside: Path | None = None) -> Reading:
-    """The file called ``name``, capped and looked over. One that cannot be read, is no text, or is a link
-    that leads out of the folder ``inside``, is empty with a notice; one that tries to give the agent other
-    instructions is replaced by a note that says so."""
+    """Return the file called ``name``, capped and scanned. A file that cannot be read, is not text, or is a
+    link that leads out of the folder ``inside``, is empty with a notice; a prompt injection is replaced by a
+    note."""
     try:
         if not path.is_file():
             return Reading()
@@ -242,20 +240,20 @@ def read(path: Path, name: str, cap: int, inside: Path | None = None) -> Reading
 
 
 def leads_out(path: Path, folder: Path) -> bool:
-    """Is the file behind the path outside of the folder? A repository can hold links to whatever its user can
-    read. Raises ``OSError``."""
+    """Say whether the file behind the path is outside of the folder. A repository can contain links to
+    anything that its user can read. Raises ``OSError``."""
     return not path.resolve().is_relative_to(folder.resolve())
 
 
 def cap_text(text: str, cap: int) -> str:
-    """Head and tail of a text that is longer than ``cap`` characters, around a mark."""
+    """Return the head and tail of a text longer than ``cap`` characters, around a mark."""
     if len(text) <= cap:
         return text
     return _around(text[: int(cap * HEAD)], text[-int(cap * TAIL) :], f"{len(text):,} characters")
 
 
 def _head_and_tail(path: Path, cap: int) -> tuple[str, str]:
-    """The text, and how long the file is if that is too long. Of a huge file only the two ends are read."""
+    """Return the text, and the file's size if it is too long. Read only the two ends of a huge file."""
     with path.open("rb") as file:
         content = file.read(cap * 4 + 1)
         if len(content) <= cap * 4:
@@ -273,25 +271,25 @@ def _around(head: str, tail: str, size: str) -> str:
 
 
 # ----------------------------------------------------------------------------------------------------
-# What the project says to agents that work in it: one kind of file wins (PROMPT-03).
+# The project's instructions for agents: the first kind of file that exists wins (PROMPT-03).
 
 
 OWN = "FSM_AGENT.md"
-"""Looked for in the working directory and above it, up to the root of the git repository."""
+"""Searched in the working directory and above it, up to the root of the git repository."""
 KINDS = ("AGENTS.md", "CLAUDE.md")
-"""Then these, in the working directory only; then the rules of Cursor."""
+"""Searched next, in the working directory only; then the rules of Cursor."""
 
 
 @dataclass(frozen=True, slots=True)
 class Project:
-    """The text of the winning kind, empty without one, and lines for people about changes to it."""
+    """The text of the winning kind, empty without one, and notices for people."""
 
     text: str = ""
     notices: tuple[str, ...] = ()
 
 
 def project(workdir: Path, cap: int) -> Project:
-    """A file that is empty or cannot be read does not win."""
+    """Return the project's instructions. A file that is empty or unreadable does not win."""
     notices: list[str] = []
     root = _up_to_git_root(workdir)[-1]
     for files in _kinds(workdir):
@@ -315,7 +313,7 @@ def _kinds(workdir: Path) -> Iterator[list[Path]]:
 
 
 def _up_to_git_root(workdir: Path) -> list[Path]:
-    """The working directory and its parents up to the one with ``.git``; only itself outside a repository."""
+    """Return the working directory and its parents up to the one with ``.git``; only itself without one."""
     above = [workdir, *workdir.parents]
     for index, folder in enumerate(above):
         if os.path.exists(folder / ".git"):
@@ -335,8 +333,8 @@ def _name(path: Path, workdir: Path) -> str:
 
 
 # ----------------------------------------------------------------------------------------------------
-# Skills: folders with a ``SKILL.md`` that say how something is done. The prompt lists them; they are read on
-# demand.
+# Skills: folders with a ``SKILL.md`` that describes how to do something. The prompt lists them; they are read
+# on demand.
 #
 # A ``SKILL.md`` begins with front matter: lines ``key: value`` between two lines ``---``, of which ``name``
 # and ``description`` are used (https://agentskills.io).
@@ -344,10 +342,10 @@ def _name(path: Path, workdir: Path) -> str:
 
 SKILL_FILE = "SKILL.md"
 MAX_NAME, MAX_DESCRIPTION = 64, 1_024
-"""Characters, as the format allows."""
+"""Maximum characters, as the format allows."""
 MAX_SKILLS = 200
 MAX_FRONT = 20_000
-"""Characters of a ``SKILL.md`` that are looked at for its front matter."""
+"""Characters of a ``SKILL.md`` in which its front matter is searched."""
 
 _KEY = re.compile(r"([A-Za-z][\w-]*)[ \t]*:(?:[ \t]+(.*)|)$")
 _BLOCK = re.compile(r"[|>][+-]?\d?$")
@@ -356,7 +354,7 @@ _NAME = re.compile(r"[^\s/\\:](?:[^\n/\\:]*[^\s/\\:])?")
 
 @dataclass(frozen=True, slots=True)
 class Skill:
-    """A skill that the prompt offers: its name, when to use it, and the folder that it is read from."""
+    """A skill that the prompt offers: its name, when to use it, and its folder."""
 
     name: str
     description: str
@@ -365,20 +363,20 @@ class Skill:
 
 @dataclass(frozen=True, slots=True)
 class Skills:
-    """What was found, by name, and lines for people about what cannot be used."""
+    """Usable skills by name, and notices for people about unusable ones."""
 
     found: tuple[Skill, ...] = ()
     notices: tuple[str, ...] = ()
 
 
 def folders_of(home: Path, workdir: Path) -> tuple[Path, ...]:
-    """Where skills are looked for. The user's own come first and win over those of a project with the same
+    """Return the folders of skills. The user's own come first and win over those of a project with the same
     name."""
     return (home / "skills", workdir / ".agents" / "skills", workdir / ".claude" / "skills")
 
 
 def find_skills(home: Path, workdir: Path) -> Skills:
-    """Every folder with a usable ``SKILL.md``, sorted by name; of two with one name the first."""
+    """Find every folder with a usable ``SKILL.md``, sorted by name; the first of a name wins."""
     found: dict[str, Skill] = {}
     notices: list[str] = []
     for folder in folders_of(home, workdir):
@@ -392,8 +390,8 @@ def find_skills(home: Path, workdir: Path) -> Skills:
 
 
 def front_matter(text: str) -> dict[str, str]:
-    """The keys of the front matter; a value that continues over indented lines is folded into one line.
-    Empty without front matter."""
+    """Return the keys of the front matter; a value that continues over indented lines is folded into one
+    line. Empty without front matter."""
     lines = text.removeprefix("\ufeff").splitlines()
     if not lines or lines[0].rstrip() != "---":
         return {}
@@ -411,7 +409,7 @@ def front_matter(text: str) -> dict[str, str]:
 
 
 def _read_scalar(parts: list[str]) -> str:
-    """``>`` and ``|`` only say that a text follows; quotes and comments are dropped as YAML does."""
+    """Parse a value: ``>`` and ``|`` only announce a text; quotes and comments are dropped as in YAML."""
     first = parts[0].strip()
     if _BLOCK.match(first):
         return " ".join(part for part in parts[1:] if part)
@@ -431,7 +429,7 @@ def _skill_files(folder: Path) -> list[Path]:
 
 
 def _skill(path: Path, inside: Path | None) -> Skill | str:
-    """The skill, or why it cannot be used. ``inside``: the folder that it must not lead out of."""
+    """Return the skill, or why it cannot be used. ``inside``: the folder that its file must not leave."""
     try:
         if inside is not None and leads_out(path, inside):
             return f"its {SKILL_FILE} is a link that leads out of the project"
@@ -443,7 +441,7 @@ def _skill(path: Path, inside: Path | None) -> Skill | str:
 
 
 def introduction(text: str) -> tuple[str, str] | str:
-    """(name, description) that a ``SKILL.md`` gives itself, or why it cannot be used."""
+    """Return the (name, description) in a ``SKILL.md``, or why it cannot be used."""
     values = front_matter(text)
     name, description = values.get("name", ""), " ".join(clean(values.get("description", "")).split())
     if not name or not description:
@@ -456,7 +454,7 @@ def introduction(text: str) -> tuple[str, str] | str:
 
 
 # ----------------------------------------------------------------------------------------------------
-# The prompt, put together.
+# Building the prompt.
 
 
 log = logging.getLogger(__name__)
@@ -467,7 +465,7 @@ SOUL = "SOUL.md"
 
 @dataclass(frozen=True, slots=True)
 class Recalled:
-    """What is remembered, ready for the prompt. ``whole`` is false when a memory gave no answer."""
+    """Memory for the prompt. ``whole`` is false if a memory did not answer."""
 
     memory: str = ""
     user: str = ""
@@ -477,16 +475,15 @@ class Recalled:
 
 
 async def nothing() -> Recalled:
-    """Remember nothing."""
+    """Return an empty memory."""
     return Recalled()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sources:
-    """What a prompt is made from. ``recall`` is asked only when one is built. ``window`` in tokens.
-    ``speaker``: the agent whose prompt it is, where it is not the one that the session began with.
-    ``built_in``: it has tools of ours. ``extensions``: lines of the prompt by the name of the extension that
-    adds them."""
+    """The inputs of a prompt. ``recall`` is called only when one is built. ``window`` in tokens. ``speaker``:
+    the agent whose prompt it is, if it is not the one that the session began with. ``built_in``: it has
+    built-in tools. ``extensions``: lines of the prompt by the name of their extension."""
 
     home: Path
     workdir: Path
@@ -502,23 +499,23 @@ class Sources:
 
     @property
     def machine(self) -> bool:
-        """Say whether directory, system and date are named."""
+        """Whether the prompt names directory, system and date."""
         return self.built_in if self.settings.machine is None else self.settings.machine
 
     @property
     def context_files(self) -> bool:
-        """Say whether the project's files are read."""
+        """Whether the prompt includes the project's files."""
         return self.built_in if self.settings.context_files is None else self.settings.context_files
 
     @property
     def rules(self) -> bool:
-        """Say whether the model reads our advice on how to work."""
+        """Whether the prompt includes the built-in advice on how to work."""
         return self.built_in or self.identity is None
 
 
 @dataclass(slots=True)
 class _Read:
-    """The layers that count as inputs, in order, and lines for people about them."""
+    """The layers that count as inputs, in order, and notices about them for people."""
 
     layers: dict[str, str] = field(default_factory=dict)
     notices: list[str] = field(default_factory=list)
@@ -527,9 +524,9 @@ class _Read:
 async def prompt_of(
     kept: dict[str, StoredPrompt], sources: Sources, system_message: str | None, now: float
 ) -> tuple[str, tuple[str, ...]]:
-    """The prompt to send, and lines for people when it was just built. ``kept`` holds a session's prompts,
-    one for each message of the caller; one in which a memory is missing is not kept, so that the next turn
-    asks again. ``now`` in seconds since the epoch."""
+    """Return the prompt to send, with notices for people if it was just built. ``kept`` holds a session's
+    prompts, one for each message of the caller. A prompt in which a memory is missing is not kept, so that
+    the next turn asks again. ``now`` in seconds since the epoch."""
     read_now = _inputs(sources, system_message or "")
     key = f"{sources.speaker}: {system_message or ''}" if sources.speaker else system_message or ""
     inputs = {
@@ -579,7 +576,7 @@ def _inputs(sources: Sources, system_message: str) -> _Read:
 
 
 def _identity(sources: Sources, cap: int, notices: list[str]) -> str:
-    """The caller's own words, else SOUL.md, else the default. SOUL.md is for the agent of this home."""
+    """Return the caller's words, else SOUL.md, else the default. SOUL.md is for the agent of this home."""
     if sources.identity is not None:
         return sources.identity
     if not sources.built_in:

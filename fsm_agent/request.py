@@ -1,4 +1,4 @@
-"""What a request of a state declares about itself: journal, recording, replay and debugger look it up here.
+"""What a request of a state declares about itself, for the journal, recording, replay and debugger.
 
 All of it is optional. A class may inherit from ``Request``, or be any dataclass that has some of these::
 
@@ -12,9 +12,9 @@ All of it is optional. A class may inherit from ``Request``, or be any dataclass
         def in_doubt(self) -> Charged:                 # the reply when a crash left it unknown
             return Charged("unknown")
 
-With ``reply`` a person may answer it by hand, and after a crash a reply that is in the journal is used again
-instead of asking twice. A request that was in flight when its process ended is made again when it is pure or
-idempotent; an unsafe one is not. (Why: decision 83.)"""
+With ``reply`` a person may answer it by hand, and after a crash a reply in the journal is reused instead of
+asking twice. A request that was in flight when its process ended is repeated if it is pure or idempotent; an
+unsafe one is not. (Why: decision 83.)"""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ Needed = Literal["all with its intent", "the row that paid for it", "all", "noth
 
 @dataclass(frozen=True, slots=True)
 class Flush:
-    """Before ``what`` happens, ``needs`` is on disk, because of a promise."""
+    """Before ``what`` happens, ``needs`` must be on disk, to keep ``promise``."""
 
     what: str
     needs: Needed
@@ -54,18 +54,18 @@ BY_EFFECT: Mapping[str, Flush] = {"pure": PURE, "idempotent": IDEMPOTENT, "unsaf
 
 
 class Request:
-    """A request of a state. Subclasses are frozen dataclasses; what they do not declare is as here."""
+    """A request of a state. Subclasses are frozen dataclasses; undeclared members have these defaults."""
 
     __slots__ = ()
 
     reply: ClassVar[Any]
-    """The type of its reply, where a person or the journal may give it."""
+    """The type of its reply, if a person or the journal may supply it."""
     effect: ClassVar[Effect] = "idempotent"
-    """What a crash allows: ``pure`` and ``idempotent`` are performed again, ``unsafe`` is not."""
+    """What a crash allows: ``pure`` and ``idempotent`` requests are repeated, ``unsafe`` ones are not."""
     intent: ClassVar[bool | None] = None
-    """Is it in the journal while it is in flight? ``None``: unless it is pure."""
+    """Whether the journal records it while it is in flight. ``None``: unless it is pure."""
     reused: ClassVar[bool] = True
-    """When a visit is run again, does the reply in the journal answer it?"""
+    """Whether the reply in the journal answers it when a visit runs again."""
 
     @property
     def flush(self) -> Flush:
@@ -73,27 +73,27 @@ class Request:
         return BY_EFFECT[effect_of(self)]
 
     def listed(self) -> tuple[str, str, str]:
-        """Return its name, its effect and its key, as lists show them; empty for what they leave out."""
+        """Return its name, effect and key for lists; an empty string is omitted."""
         return name_of(self), effect_of(self), ""
 
     def doubtful(self, reply: Any) -> bool:
-        """Return whether the reply leaves open what became of the request."""
+        """Say whether the reply leaves the outcome of the request unknown."""
         return False
 
     def consumes(self, reply: Any) -> bool:
-        """Return whether the reply took something that is gone from where it came from."""
+        """Say whether the reply took something that no longer exists at its source."""
         return False
 
 
 def effect_of(request: Any) -> Effect:
-    """May the request be made twice? Raises ``ConfigError`` for another word, and for an unsafe one that does
-    not say how it is answered after a crash."""
+    """Return what a crash allows. Raises ``ConfigError`` for an unknown effect, and for an unsafe request
+    that does not declare its reply after a crash."""
     effect: Effect = getattr(request, "effect", "idempotent")
     return _check_effect(type(request), effect)
 
 
 def refuse_effect(kind: type) -> None:
-    """Raise what ``effect_of`` raises for the requests of a class, where the class declares their effect."""
+    """Raise what ``effect_of`` raises for the requests of a class, if the class declares their effect."""
     effect: Effect = getattr(kind, "effect", "idempotent")
     if not hasattr(effect, "__get__"):  # else each request has its own
         _check_effect(kind, effect)
@@ -108,7 +108,7 @@ def _check_effect(kind: type, effect: Effect) -> Effect:
 
 
 def without_doubt(kind: type) -> ConfigError:
-    """Return the error for an unsafe request that does not say how it is answered after a crash."""
+    """Return the error for an unsafe request that does not declare its reply after a crash."""
     return ConfigError(
         f"{kind.__name__} is unsafe, and its reply after a crash is not declared",
         None,
@@ -117,20 +117,20 @@ def without_doubt(kind: type) -> ConfigError:
 
 
 def answerable(request: Any) -> bool:
-    """Does the request say what it is answered with, in a class variable ``reply``?"""
+    """Say whether the request declares its reply, in a class variable ``reply``."""
     return hasattr(type(request), "reply")
 
 
 def reusable(request: Any) -> bool:
-    """When a visit is run again, does the reply in the journal answer the request? That of an unsafe one
+    """Say whether the reply in the journal answers the request when a visit runs again. That of an unsafe one
     always does: it is performed once."""
     declined = isinstance(request, Request) and not request.reused and effect_of(request) != "unsafe"
     return answerable(request) and not declined
 
 
 def name_of(request: Any) -> str:
-    """Return a few words that tell a request from others of its kind: its first field, if that is a short
-    text."""
+    """Return a few words that distinguish a request from others of its kind: its first field, if that is a
+    short text."""
     if dataclasses.is_dataclass(request) and (fields := dataclasses.fields(request)):
         first = getattr(request, fields[0].name)
         if isinstance(first, str) and len(first) <= 40:
@@ -139,7 +139,7 @@ def name_of(request: Any) -> str:
 
 
 def intended(request: Any) -> bool:
-    """Is the request in the journal while it is in flight?"""
+    """Say whether the journal records the request while it is in flight."""
     declared = request.intent if isinstance(request, Request) else None
     return effect_of(request) != "pure" if declared is None else declared
 
@@ -150,7 +150,7 @@ def flush_of(request: Any) -> Flush:
 
 
 def list_entry(request: Any) -> tuple[str, str, str]:
-    """Return the name, effect and key of a request, as lists show them."""
+    """Return the name, effect and key of a request for lists."""
     return request.listed() if isinstance(request, Request) else (name_of(request), effect_of(request), "")
 
 
@@ -160,13 +160,13 @@ Waits = Literal["approval", "question", "result", "timer"]
 
 @dataclass(frozen=True, slots=True)
 class NotYet:
-    """Replaces a reply that is not there yet: the turn is suspended until it is given, perhaps days later
+    """Replaces a reply that is not available yet: the turn is suspended until it arrives, perhaps days later
     in another process.
 
     ``kind``: what is waited for, ``None`` if another turn waits and has recorded it. ``call`` and ``tool``:
-    for which call; ``asked``: the full question; ``choices``: possible or offered answers; ``digest`` of
-    the question's subject; ``due``: when no answer is needed any more, in seconds since the epoch.
-    ``otherwise``: the reply if this cannot be written down."""
+    the waiting call; ``asked``: the full question; ``choices``: possible or offered answers; ``digest`` of
+    the question's subject; ``due``: when an answer is no longer needed, in seconds since the epoch.
+    ``otherwise``: the reply if this cannot be stored."""
 
     kind: Waits | None = None
     call: str = ""

@@ -1,14 +1,14 @@
 """``Workflow``: the engine for a table of your own. Its turns are stored move by move, survive kill -9, and
-can be stepped, resumed, forked, and debugged, as the turns of an ``Agent`` can.
+can be stepped, resumed, forked, and debugged, like the turns of an ``Agent``.
 
-What you write is a table, a pure state for each of its names, a dataclass for what a turn knows
-(``BaseTurn``), and what performs the requests of the states::
+You write a table, a pure function for each of its states, a dataclass for the values of a turn
+(``BaseTurn``), and handlers for the requests of the states::
 
     parcels = Workflow(TABLE, {"Pack": pack, "Drive": drive, "Done": done}, Parcel, {LookOut: look_out})
     result = parcels.start(Parcel("a vase")).run()
     print(result.exit, result.turn.sky)
 
-``examples/review_loop.py`` and ``examples/order.py`` are whole ones.
+``examples/review_loop.py`` and ``examples/order.py`` are complete.
 """
 
 from __future__ import annotations
@@ -44,14 +44,14 @@ from fsm_agent.settings import Settings
 from fsm_agent.support.files import home_of
 
 # ----------------------------------------------------------------------------------------------------
-# A state that runs other tables: it asks for a turn of each, waits for all, and reports how they ended.
-# (Why: decision 101.)
+# A state that runs other tables: it requests a turn of each, waits for all, and reports how they ended. (Why:
+# decision 101.)
 
 
 @dataclass(frozen=True)
 class TurnEnded:
-    """How an inner turn ended: its exit reason, and what it knew, as it is stored. Who answers by hand may
-    leave ``turn`` out: it is as it began then."""
+    """The end of an inner turn: its exit reason, and its stored values. A person who answers by hand may omit
+    ``turn``: its values are then those of its start."""
 
     exit: str
     turn: dict[str, Any] = field(default_factory=dict)
@@ -59,8 +59,8 @@ class TurnEnded:
 
 @dataclass(frozen=True)
 class RunTurn:
-    """Run a turn of another table to its end, or continue it; ``begins`` as it is stored. Its id says which
-    one it is: ``3.0@t-1`` is the first branch that ``t-1`` asked for after three moves."""
+    """Run a turn of another table to its end, or continue it. ``begins``: its initial values as stored. The
+    id identifies it: ``3.0@t-1`` is the first branch that ``t-1`` requested after three moves."""
 
     turn_id: str
     table: str
@@ -69,20 +69,20 @@ class RunTurn:
 
 
 class TurnsOfTable(Protocol):
-    """What a ``Workflow`` says about its turns."""
+    """The part of a ``Workflow`` that describes its turns."""
 
     kind: TurnKind
     turn_type: Any
 
 
 class Nested:
-    """The state of a table that runs other tables (``Table.inner``).
+    """A state that runs other tables (``Table.inner``).
 
     ``flows``: a ``Workflow`` for each of them, in order; their turns are stored in the home of the outer one.
-    ``begin`` makes the inner turns of the outer one: one for each table, in order, or of the only table as
-    many as the limit allows. ``join`` puts into the outer turn what it wants of them when all have ended
-    (``inner.exit``, and what else they know). The event is the exit; see ``Table.joined``. Both are pure, as
-    states are: after a crash they are called again."""
+    ``begin`` makes the inner turns: one per table, in order, or of the only table as many as the limit
+    allows. When all have ended, ``join`` copies what it needs from them (``inner.exit``, and their other
+    values) to the outer turn. The event is the exit; see ``Table.joined``. Both are pure, as states are:
+    after a crash they are called again."""
 
     def __init__(
         self,
@@ -91,11 +91,11 @@ class Nested:
         join: Callable[[Any, list[Any]], None] = lambda turn, ended: None,
     ) -> None:
         self.flows, self.begin, self.join = flows, begin, join
-        self.__wrapped__ = begin  # its source is what an editor shows
+        self.__wrapped__ = begin  # editors show its source
         self.table: Table | None = None
 
     def of(self, table: Table, state: str) -> Self:
-        """The same as a state of ``table``. Raises ``ConfigError`` for one that runs other tables."""
+        """Return this state bound to ``table``. Raises ``ConfigError`` if that runs other tables here."""
         wanted = table.inner[state].tables
         if tuple(flow.kind.table for flow in self.flows) != wanted:
             given = ", ".join(flow.kind.table.name for flow in self.flows) or "none"
@@ -123,7 +123,7 @@ class Nested:
         return self.table.joined(turn.state, [reply.exit for reply in replies])
 
     def _flows(self, turn: BaseTurn, begun: Sequence[BaseTurn]) -> Sequence[TurnsOfTable]:
-        """Whose turn each is. Raises ``ConfigError`` for others than the table says."""
+        """Return the workflow of each turn. Raises ``ConfigError`` for turns that are not in the table."""
         assert self.table is not None
         most = self.table.inner[turn.state].most
         flows = self.flows * len(begun) if most else self.flows
@@ -143,16 +143,16 @@ class Nested:
 
 T = TypeVar("T", bound=BaseTurn)
 OTHERS = ("history", "rows", "meter", "session_id", "parent_session_id", "supplied_history")
-"""Names in a snapshot that mean something of an agent's turn; counters of a table are others."""
+"""Snapshot fields of an agent's turn, reserved like the names of a table's counters."""
 RELIED_ON = ("count", "limit", "spend", "reset", "counters", "put_back")
-"""What guards read and rows do: the proofs know no other meaning of it."""
+"""Methods used by guards and rows: the proofs rely on their meaning."""
 
 
 @dataclass(frozen=True, slots=True)
 class WorkflowResult(Generic[T]):
-    """How a turn ended: the exit reason of its table, how well (``completed``, ``failed``, ``partial``,
-    ``interrupted``), the turn with all that it knows, and its moves. ``stored`` is false, and ``problem``
-    says why, when its end could not be written down."""
+    """The end of a turn: the exit reason of its table, the outcome (``completed``, ``failed``, ``partial``,
+    ``interrupted``), the turn with all its values, and its moves. If its end could not be stored, ``stored``
+    is false and ``problem`` gives the reason."""
 
     turn_id: str
     exit: str
@@ -167,17 +167,17 @@ class Workflow(Generic[T]):
     """All turns of one table in one home.
 
     ``states``: a pure generator function for each state of ``table``, and a ``Nested`` for one that runs
-    other tables; the final one needs none. ``turn``: the
-    dataclass of its turns. ``perform``: what performs requests, one coroutine function for all of them or one
-    for each class of request. ``begin``: makes a turn from the words that a person begins one with, in the
-    debugger for instance; by default ``turn(words)``. ``home``: the folder of the store, by default that of
-    agents. ``over``: the state at which the debugger's *step over* stops, by default the next one. ``watch``:
-    what is done when a turn breaks a property of the table: nothing (``off``), a line in the log (``warn``),
-    or the move is not made and the turn ends by its ``crashed`` row (``stop``). Raises ``ConfigError`` for
-    what does not fit together, ``TableError`` for a table that is not proved.
+    other tables; the final one needs none. ``turn``: the dataclass of its turns. ``perform``: the handler of
+    requests, one coroutine function for all of them or one per request class. ``begin``: makes a turn from a
+    person's words, in the debugger for instance; by default ``turn(words)``. ``home``: the folder of the
+    store, by default that of agents. ``over``: the state at which the debugger's *step over* stops, by
+    default the next one. ``watch``: the reaction to a turn that breaks a property of the table: none
+    (``off``), a line in the log (``warn``), or the move is not made and the turn ends by its ``crashed`` row
+    (``stop``). Raises ``ConfigError`` for arguments that do not fit together, ``TableError`` for a table that
+    is not proved.
 
     A bug in a state or in ``perform`` takes the state's row ``crashed``; a state without one raises
-    ``UndeclaredEvent`` from the bug, and the turn can be resumed where it stood."""
+    ``UndeclaredEvent`` from the bug, and the turn can be resumed from the same position."""
 
     def __init__(
         self,
@@ -206,7 +206,7 @@ class Workflow(Generic[T]):
         self.watch = _check_watch(table, watch)
 
     def in_home(self, home: str | os.PathLike[str]) -> Workflow[T]:
-        """The same workflow with its turns in another folder."""
+        """Return the same workflow with its turns in another folder."""
         kind = self.kind
         return Workflow(
             kind.table,
@@ -221,7 +221,7 @@ class Workflow(Generic[T]):
 
     @cached_property
     def store(self) -> Store:
-        """Where the turns are: in the home, or in the database that the environment names."""
+        """The store of the turns: in the home, or in the database that the environment names."""
         return store_for(self.home, "full", Settings().store.database)
 
     @cached_property
@@ -230,13 +230,13 @@ class Workflow(Generic[T]):
 
     @property
     def journal(self) -> Turns:
-        """What the turns of this home did: their moves, requests, snapshots and results."""
+        """The turns of this home: their moves, requests, snapshots and results."""
         return self._turns.journal
 
     def start(self, turn: T, session: str | None = None) -> DurableTurn[WorkflowResult[T]]:
-        """A turn that has not moved yet. Turns of one ``session`` follow each other; by default each has its
-        own. Raises ``ConfigError`` for one that cannot be stored, and at its first step for a ``turn_id``
-        that there is already."""
+        """Make a turn that has not moved yet. Turns of one ``session`` follow each other; by default each has
+        its own. Raises ``ConfigError`` for a turn that cannot be stored, and at its first step for an
+        existing ``turn_id``."""
         self._refuse_others(turn)
         values.to_json(turn)
         held = self.store.newest(session or turn.turn_id)
@@ -257,17 +257,17 @@ class Workflow(Generic[T]):
     def resume(
         self, session_or_turn_id: str, *, claim: Claim | None = None
     ) -> DurableTurn[WorkflowResult[T]]:
-        """An unfinished turn, where it was when its process ended: by its id or its beginning, or by its
-        session. Requests that were under way then are made again, unless they say that they are unsafe
-        (``fsm_agent.request``). Raises ``ConfigError`` when there is nothing to resume,
-        ``SessionBusy`` while another process runs it. ``claim``: what ``store.claim`` gave for the turn; then
-        its owner is not looked for."""
+        """Resume an unfinished turn where its process ended: by its id or a prefix, or by its session.
+        Requests that were in flight then are repeated unless they are declared unsafe
+        (``fsm_agent.request``). ``claim``: the result of ``store.claim`` for the turn; then its owner is not
+        checked. Raises ``ConfigError`` if there is nothing to resume, ``SessionBusy`` while another process
+        runs it."""
         return self._turns.resume(session_or_turn_id, claim, self._continue)
 
     def fork(
         self, turn_id: str, at: int, edit: Mapping[str, Mapping[str, Any]] | None = None
     ) -> DurableTurn[WorkflowResult[T]]:
-        """A new turn, in a session of its own, that begins where ``turn_id`` was after ``at`` moves.
+        """Make a turn, in a session of its own, that begins where ``turn_id`` was after ``at`` moves.
         ``edit``: ``counters`` and ``fields`` by name, as JSON values. The old turn stays as it is. Raises
         ``ConfigError``."""
 
@@ -311,8 +311,8 @@ class Workflow(Generic[T]):
         return self._turns.turn(turn, log, gate, pipeline, enter, _ending(turn), steps=steps)
 
     async def _run_to_its_end(self, request: RunTurn, outer: Session, gate: PausePoint) -> TurnEnded | NotYet:
-        """Start or resume the turn of this table that a state of another table requests, unless it has
-        ended already. When it is suspended, so is the outer turn."""
+        """Run the turn of this table that another table's state requests, unless it has ended already: start
+        it or resume it. If it is suspended, so is the outer turn."""
         known = next(iter(self.journal.recent(1, request.turn_id)), None)
         if known is not None and known.ended is not None:
             return TurnEnded(known.exit or "", self.journal.snapshot(known.id))
@@ -330,8 +330,8 @@ class Workflow(Generic[T]):
         return TurnEnded(result.exit, values.to_json(result.turn))
 
     def _restore(self, position: Position) -> T:
-        """The turn at a position. One that came in a file has no larger limits than a new one. Raises
-        ``ConfigError`` when it cannot be made again."""
+        """Restore the turn at a position. Limits of an imported turn do not exceed those of a new one. Raises
+        ``ConfigError`` if it cannot be restored."""
         table, info = self.kind.table, position.turn
         known = {row.id: row for row in table.rows}
         if position.row is not None and position.row not in known:
@@ -346,7 +346,7 @@ class Workflow(Generic[T]):
             raise ConfigError(
                 f"a {self.turn_type.__name__} cannot be made again ({error})", info.id, "fields as they were"
             ) from None
-        with_counters(turn.counts, turn.counts)  # below 0 a budget would be larger than its limit
+        with_counters(turn.counts, turn.counts)  # a counter below 0 would enlarge its budget
         if info.imported:
             usual = self.turn_type.usual_limits
             turn.limits = {
@@ -367,7 +367,7 @@ class Workflow(Generic[T]):
 
 
 class _Inbox(TurnInbox):
-    """Says to the turn what people say, and to those of the ``inner`` turns which can be interrupted."""
+    """Delivers what people say to the turn and to those of its ``inner`` turns that can be interrupted."""
 
     def __init__(self, turn: BaseTurn, inner: Sequence[PausePoint]) -> None:
         super().__init__()
@@ -459,7 +459,7 @@ def _check_watch(table: Table, watch: Watch) -> Watch:
 
 
 def _nothing_more(turn: Any) -> Generator[Any, Any, None]:
-    """The final state of a table whose owner has nothing to do at the end."""
+    """Do nothing: a final state without work at the end."""
     yield from ()
 
 
@@ -510,7 +510,7 @@ def _check_type(turn: type[T], others: Collection[str], table: Table) -> type[T]
 
 
 def _performing(perform: Perform | Mapping[type, Callable[[Any], Awaitable[Any]]]) -> Perform:
-    """One coroutine function for all requests. Raises ``ConfigError`` for requests that cannot be stored."""
+    """Return one handler of all requests. Raises ``ConfigError`` for requests that cannot be stored."""
     if not isinstance(perform, Mapping):
         return perform if _is_async(perform) else _await_result(perform)
     for kind in perform:
@@ -531,7 +531,7 @@ def _performing(perform: Perform | Mapping[type, Callable[[Any], Awaitable[Any]]
 
 
 def _await_result(perform: Any) -> Perform:
-    """A function that may give back something to await, or be a mistake."""
+    """Wrap a function that may return an awaitable, or be a mistake."""
     if not callable(perform):
         allowed = "async def perform(request), or one for each class of requests"
         raise ConfigError("requests cannot be performed by this", perform, allowed)
@@ -550,7 +550,7 @@ def _await_result(perform: Any) -> Perform:
 
 
 def _edit(snapshot: dict[str, Any], edit: Mapping[str, Mapping[str, Any]]) -> None:
-    """Put a person's changes into a snapshot. Raises ``ConfigError``."""
+    """Apply a person's changes to a snapshot. Raises ``ConfigError``."""
     fixed = {"turn_id", "state", "seq", "counts", "history", "rows"}
     for name, said in edit.items():
         if name not in ("counters", "fields") or not isinstance(said, Mapping):
@@ -567,7 +567,7 @@ def _edit(snapshot: dict[str, Any], edit: Mapping[str, Mapping[str, Any]]) -> No
 
 
 def _title_of(turn: BaseTurn) -> str:
-    """The words that name a turn in lists: what is text in its first field of its own."""
+    """Return the words that name a turn in lists: the text in the first field that it declares."""
     engines = {base.name for base in dataclasses.fields(BaseTurn)}
     first = next((getattr(turn, one.name) for one in dataclasses.fields(turn) if one.name not in engines), "")
     words = first if isinstance(first, list | tuple) else [first]

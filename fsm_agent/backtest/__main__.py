@@ -1,9 +1,9 @@
-"""A process that plays recorded turns. Its first line of input is the order, each further one a list of ids
-of turns; for each turn it writes one line.
+"""A process that plays recorded turns. The first line of its input is the order, each further one a list of
+turn ids; it writes one line per turn.
 
-``python -m fsm_agent.backtest`` writes verdicts. With a folder as its argument, which is the first on its
-path, the ``fsm_agent_states`` in there plays the turns, and what is written is the playback: the process that
-began this one compares it with that of its own states."""
+``python -m fsm_agent.backtest`` writes verdicts. Given a folder, which must be first on its path, it plays
+the turns with the ``fsm_agent_states`` in there and writes the playback: the process that started it compares
+this with the playback of its own states."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from fsm_agent.sessions.store import Store
 
 
 def main(states: str = "") -> None:
-    """Play what standard input asks for, until it ends."""
+    """Play the turns on standard input until it ends."""
     origin, answers = inspect.getfile(STATES["Prepare"]), sys.stdout
     if states and not Path(origin).is_relative_to(Path(states).resolve()):
         raise ImportError(f"the states were imported from {origin}")
-    sys.stdout = sys.stderr  # whatever a state prints is no answer
+    sys.stdout = sys.stderr  # output of a state is not an answer
     order = json.loads(sys.stdin.readline())
     store = Store(Path(order["home"]), database_url=order["database_url"])
     change, masked = Change.from_dict(order["change"]), order["masked"]

@@ -1,11 +1,11 @@
 """Live backtest: where a recording ends, a model continues the turn as a fork, under a budget in money.
 
-Forks run in a copy of the store, which is removed afterward. Tools do nothing twice: a call is answered by
-its recorded result, a pure tool may run if it was named, and any other call ends the fork before it."""
+Forks run in a copy of the store, which is removed afterward. No tool takes effect twice: calls get their
+recorded results, a named pure tool may run, and any other call ends the fork before it runs."""
 
-# A fork is an ordinary fork of an ordinary agent. What keeps it from the world is one extension, which sees
-# each call of a tool before it runs and answers requests that would begin other turns or write elsewhere. An
-# unsafe result is used once, a pure one as often as it is asked for.
+# A fork is an ordinary fork of an ordinary agent. One extension isolates it: it sees each tool call before it
+# runs and answers requests that would begin other turns or write elsewhere. An unsafe result is used once, a
+# pure one as often as requested.
 
 from __future__ import annotations
 
@@ -58,18 +58,18 @@ KINDS: Mapping[Kind, str] = {
     "refused": "cannot be forked",
 }
 BRIDGE = frozenset({"tool_search", "tool_call", FINAL})
-"""Tools that the engine itself adds to a turn."""
+"""Tools that the engine adds to a turn."""
 SHOWN = 300
-"""Characters of an answer in a report."""
+"""Maximum characters of an answer in a report."""
 NOT_RUN = "not run: this is a fork of a recorded turn, and the record has no result for this call"
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a fork begins: the turn after ``at`` moves. ``state``: what is done again first; for CallLLM the
-    fork begins one move before, in BuildMessages. ``replies``: requests of that visit are answered from the
-    record, that to the model too, because the recording ends behind them. ``model``: the recorded one, at
-    ``address``. ``most``: requests to models that the fork may send."""
+    """Where a fork begins: the turn after ``at`` moves. ``state``: the first one to run again; for CallLLM
+    the fork begins one move earlier, in BuildMessages. ``replies``: requests of that visit are answered from
+    the record, including the model's, because the recording ends after them. ``model``: the recorded one, at
+    ``address``. ``most``: maximum model requests of the fork."""
 
     turn: str
     at: int
@@ -82,7 +82,7 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class Ending:
-    """One side from the fork on: how it ended, its answer, the tools it called, its requests to models."""
+    """One side from the fork on: its exit, its answer, the tools it called, its model requests."""
 
     exit: str
     answer: str
@@ -92,8 +92,8 @@ class Ending:
 
 @dataclass(frozen=True, slots=True)
 class Fork:
-    """What became of a fork. ``why``: the reason in words. ``first``: the first other move, 0 without one.
-    ``usd``: what it cost."""
+    """The outcome of a fork. ``why``: the reason in words. ``first``: the first differing move, 0 for none.
+    ``usd``: its cost."""
 
     place: Place
     model: str
@@ -105,16 +105,16 @@ class Fork:
     usd: float = 0.0
 
     def to_dict(self) -> dict[str, Any]:
-        """Return it as JSON values."""
+        """Convert to JSON values."""
         return asdict(self)
 
 
 def places(
     store: Store, verdicts: Sequence[Verdict], change: Change, where: str | None = None
 ) -> list[Place]:
-    """Where forks begin: at the end of each recording, or with ``where`` at chosen moves of every turn that
-    can be played: a number of moves, the name of a state for its first visit, or ``STATE:N`` for visit N. A
-    changed turn whose recording ends before is forked there. Raises ``ConfigError``."""
+    """Return where forks begin: at the end of each recording, or with ``where`` at chosen moves of every turn
+    that can be played: a number of moves, the name of a state for its first visit, or ``STATE:N`` for visit
+    N. A changed turn whose recording ends earlier is forked there. Raises ``ConfigError``."""
     chosen = None if where is None else _chosen(where)
     found = []
     for verdict in verdicts:
@@ -132,7 +132,7 @@ def places(
 
 
 def _chosen(where: str) -> Callable[[RecordedTurn], int | None]:
-    """The number of moves before the place that ``where`` names; ``None`` in a turn without it."""
+    """Return a function from a turn to the number of moves before ``where``; ``None`` without it."""
     if where.isdecimal():
         number = int(where)
         return lambda recorded: number if number < len(recorded.moves) else None
@@ -153,7 +153,7 @@ def _chosen(where: str) -> Callable[[RecordedTurn], int | None]:
 def _place(recorded: RecordedTurn, at: int, change: Change, *, replies: bool) -> Place:
     runtime = recorded.opened.runtime
     state = recorded.moves[at - 1].dest if at else TURN.initial
-    if state == "CallLLM" and not replies:  # BuildMessages looks at the limits of each request
+    if state == "CallLLM" and not replies:  # BuildMessages checks the limits of each request
         at -= 1
     most = recorded.limits(change.settings)["attempts"]
     name = f"{runtime.provider}:{runtime.model}"
@@ -162,8 +162,8 @@ def _place(recorded: RecordedTurn, at: int, change: Change, *, replies: bool) ->
 
 @contextmanager
 def scratch(store: Store, home: Path | None = None) -> Iterator[Store]:
-    """A copy of a store and of the config file, removed at the end; with ``home`` it is made there and kept.
-    Raises ``ConfigError`` for a folder that is not empty."""
+    """Copy a store and its config file to a temporary folder, or to ``home``, which is kept. Raises
+    ``ConfigError`` for a folder that is not empty."""
     with tempfile.TemporaryDirectory(prefix="fsm-agent-") as folder:
         there = Path(folder) if home is None else home
         if home is not None and home.exists() and (not home.is_dir() or any(home.iterdir())):
@@ -181,7 +181,7 @@ def scratch(store: Store, home: Path | None = None) -> Iterator[Store]:
 
 @dataclass(slots=True)
 class Live:
-    """Continues recorded turns in ``store``, a copy. ``options``: those of the model for a place (``model``,
+    """Continues recorded turns in ``store``, a copy. ``options``: the model's options for a place (``model``,
     ``base_url``). ``tools``: pure tools that may run. ``usd``: the budget of all forks.
 
     Raises ``ConfigError`` for a tool that is not pure, and for a change of the table."""
@@ -201,14 +201,14 @@ class Live:
 
     @property
     def spent(self) -> float:
-        """US dollars that the forks cost so far."""
+        """The cost of the forks so far, in US dollars."""
         return self._purse.spent
 
     async def run(
         self, places: Sequence[Place], heard: Callable[[Fork], None] = lambda fork: None
     ) -> list[Fork]:
-        """Run the forks one after the other. ``heard`` gets each as it comes. Raises ``UnknownPrice``
-        for a model without one."""
+        """Run the forks one after the other; report each to ``heard``. Raises ``UnknownPrice`` for a model
+        without a price."""
         found = []
         for place in places:
             found.append(await self._fork(place))
@@ -245,7 +245,7 @@ class Live:
             settings=dict(self.change.settings),
             home=self.store.home,
             store=self.store,
-            callbacks={"approval": lambda request: True},  # a call that may not run ends the fork anyway
+            callbacks={"approval": lambda request: True},  # a forbidden call ends the fork anyway
             extensions=[record],
             limits=limits,
             telemetry=False,
@@ -259,7 +259,7 @@ class Live:
                     result = await turn.arun()
                 finally:
                     usd = await self._purse.took(self.store, turn.id, turn.id.rpartition("-")[0], "turn")
-            except UnknownPrice:  # of every fork, not of this one
+            except UnknownPrice:  # it concerns every fork, not only this one
                 raise
             except FsmAgentError as error:
                 return replace(blank, kind="refused", why=str(error), recorded=before)
@@ -273,7 +273,7 @@ class Live:
         return replace(found, kind="otherwise" if first else "alike", first=first)
 
     def _edit(self, recorded: RecordedTurn, place: Place, prompt: str) -> dict[str, Any]:
-        """The changes of the fork: as ``Agent.fork`` takes them."""
+        """Return the changes of the fork in the form that ``Agent.fork`` accepts."""
         edit: dict[str, Any] = {"recorded_replies": True} if place.replies else {}
         if self._reruns(place):
             edit = {"rerun_tools": True}
@@ -290,8 +290,8 @@ class Live:
         return edit
 
     def _reruns(self, place: Place) -> bool:
-        """Say whether the calls of the visit are judged again: one of a tool that was taken away is unknown,
-        although the journal has its result."""
+        """Say whether the calls of the visit are judged again: a call of a removed tool is unknown, although
+        the journal has its result."""
         return place.state == "ExecuteTools" and None in self.change.tools.values()
 
     def _ending(self, turn: str, at: int) -> Ending:
@@ -306,7 +306,7 @@ class Live:
         )
 
     def _first_other(self, recorded: RecordedTurn, fork: str, at: int) -> int:
-        """The number of the first move of the fork that is not the recorded one; 0 if all are the same."""
+        """Return the number of the fork's first move that differs from the recorded one; 0 if none does."""
         ours = [step.row for step in recorded.moves]
         theirs = [step.row for step in Turns(self.store.database).steps(fork)]
         pairs = enumerate(zip(ours, theirs, strict=False), 1)
@@ -315,8 +315,8 @@ class Live:
 
 
 class Record(Extension):
-    """Answers calls of tools from the record of the turn; ``runs``: names of tools that may run. ``stopped``:
-    the call that ended the fork."""
+    """Answers tool calls from the record of the turn; ``runs``: names of tools that may run. ``stopped``: the
+    call that ended the fork."""
 
     name = "record"
     requests = (RunTool, BeginReview, NameSession, SyncMemory)
@@ -328,7 +328,7 @@ class Record(Extension):
         self.stop: Callable[[], None] = lambda: None
 
     async def around(self, request: Any, turn: Any, call_next: Any) -> Any:
-        """The recorded result; else the tool's own, or none."""
+        """Return the recorded result, else run the tool if it may run, else stop the fork."""
         if not isinstance(request, RunTool):
             return Done()
         left = self._results.get(signature(request.name, request.arguments))
@@ -347,9 +347,9 @@ class Record(Extension):
 
 
 def _results(recorded: RecordedTurn, at: int) -> dict[str, deque[tuple[bool, ToolOutcome]]]:
-    """The recorded results of tools by their calls, each with whether it may be used again: those of pure
-    tools of the whole turn, and the others from the fork on. The journal answers those of the visit at the
-    fork itself."""
+    """Return the recorded results of tools by their calls, each with whether it may be used again: those of
+    pure tools from the whole turn, the others from the fork on. The journal answers the calls of the fork's
+    own visit."""
     found: dict[str, deque[tuple[bool, ToolOutcome]]] = defaultdict(deque)
     for seq, visit in recorded.visits.items():
         for one in visit:
@@ -362,7 +362,7 @@ def _results(recorded: RecordedTurn, at: int) -> dict[str, deque[tuple[bool, Too
 
 
 def _offered(spec: ToolSpec, runs: Mapping[str, Tool]) -> Tool:
-    """A tool with the recorded schema: the one that may run, or one that is only shown to the model."""
+    """Return a tool with the recorded schema: one that may run, or one that is only shown to the model."""
     if spec.name in runs:
         own = runs[spec.name]
         return replace(own, spec=replace(own.spec, description=spec.description, parameters=spec.parameters))
@@ -382,20 +382,20 @@ def refuse_unsafe(tools: Sequence[Tool]) -> None:
 
 
 # ----------------------------------------------------------------------------------------------------
-# A budget in money for many turns of one store, which are run one after the other.
+# A budget in money for many turns of one store, which run one after the other.
 
 LEAST = 1e-9
-"""US dollars of a budget that is not spent yet."""
+"""US dollars; a smaller rest counts as spent."""
 MOST = 1_000_000
 
 
 class BudgetSpent(Exception):
-    """The budget has nothing left for another turn."""
+    """The budget is too small for another turn."""
 
 
 @dataclass(slots=True)
 class Purse:
-    """``usd``: the budget; ``None`` for no limit. ``spent`` of it so far."""
+    """A shared budget of ``usd`` US dollars; ``None`` for no limit. ``spent``: the part used so far."""
 
     usd: float | None = None
     spent: float = 0.0
@@ -407,8 +407,8 @@ class Purse:
 
     @asynccontextmanager
     async def one_turn(self) -> AsyncIterator[Limits | None]:
-        """The limits of the next turn, which has all that is left. With a budget, the next turn waits until
-        this one has ended. Raises ``BudgetSpent``."""
+        """Yield the limits of the next turn, which may use all that is left. With a budget, the turn after it
+        waits until it has ended. Raises ``BudgetSpent``."""
         if self.usd is None:
             yield None
             return
@@ -418,8 +418,8 @@ class Purse:
             yield Limits(usd=left)
 
     async def took(self, store: Store, turn: str, session: str, scope: LimitScope) -> float:
-        """Take what the turn, or the tree of it, cost, requests without reported tokens included; return
-        it."""
+        """Deduct and return the cost of the turn, or of its tree, including requests without reported
+        tokens."""
         found = await Spending(store, turn, session, (scope,)).now()
         self.spent += found[scope].usd
         return found[scope].usd

@@ -1,16 +1,16 @@
-"""A recorded turn, played again: every request is answered from the journal, so that nothing is asked of a
-model, a tool, a person, a file or a clock.
+"""The playback of a recorded turn: every request is answered from the journal, so that no model, tool,
+person, file or clock is asked.
 
-States are pure and the journal has every reply, so a turn can be driven through other settings, another
-prompt, other schemas of tools, another table or other states, and each move compared with the recorded one.
+States are pure and the journal has every reply. So a turn can be run with other settings, another prompt,
+other tool schemas, another table or other states, and each move compared with the recorded one.
 """
 
-# A request is answered by the record of its own visit: until the first other move, the visits of a playback
-# are those of the recorded turn. Within a visit, replies are known by the kind of the request and their
-# order, and those about a call of a tool by the id of the call, because a changed state may ask for more, for
-# less, or in another order. The first request that the visit has no reply for ends the playback, unless it
-# only reports: then it is answered as if nothing had happened. After the first other move nothing is played,
-# because a reply recorded for one visit proves nothing about another.
+# The record of a visit answers the requests of that visit: until the first differing move, the visits of a
+# playback are those of the recorded turn. Within a visit, replies are found by the kind and order of
+# requests, and those about a tool call by its id, because a changed state may ask for more, for less, or in
+# another order. The first request without a reply ends the playback, unless it only reports: then it is
+# answered as if nothing had happened. After the first differing move nothing is played, because a reply
+# recorded for one visit proves nothing about another.
 
 from __future__ import annotations
 
@@ -65,21 +65,21 @@ QUIET: Mapping[type, Any] = {
     DumpRequest: Saved(),
     CheckSignals: Signals(),
 }
-"""Requests that report or look, with the reply if nothing happens. A turn may make more of them than were
+"""Requests that report or look, with their reply if nothing happens. A turn may make more of them than
 recorded."""
 _BY_CALL = "call_id"
 
 
 class Unrecorded(JournalError):
-    """The turn asks for what its journal has no reply for."""
+    """The turn made a request for which its journal has no reply."""
 
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """What differs from the recording. ``settings``: nested, as a config file has them. ``prompt``: the
-    system prompt, in which ``{recorded}`` is replaced by that of the turn. ``tools``: by name, the fields of
-    a tool's schema that differ (``description``, ``parameters``), or ``None`` to remove the tool.
-    ``machine``: that of another table."""
+    """Differences from the recording. ``settings``: nested, as in a config file. ``prompt``: the system
+    prompt, with ``{recorded}`` for the recorded one. ``tools``: by name, the changed fields of a tool's
+    schema (``description``, ``parameters``), or ``None`` to remove the tool. ``machine``: that of another
+    table."""
 
     settings: Mapping[str, Any] = field(default_factory=dict)
     prompt: str | None = None
@@ -87,7 +87,7 @@ class Change:
     machine: Machine | None = None
 
     def applied(self, opened: Opened) -> Opened:
-        """Return what the turn is opened with."""
+        """Return what the turn is opened with after the change."""
         prompt = opened.system_prompt
         if self.prompt is not None:
             prompt = self.prompt.replace("{recorded}", prompt)
@@ -95,13 +95,13 @@ class Change:
         return replace(opened, system_prompt=prompt, tools=tools)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return it as JSON values."""
+        """Convert to JSON values."""
         table = None if self.machine is None else describe(self.machine.table)
         return {"settings": self.settings, "prompt": self.prompt, "tools": self.tools, "table": table}
 
     @classmethod
     def from_dict(cls, value: Mapping[str, Any]) -> Change:
-        """Read what ``to_dict`` returned, from JSON. Raises ``TableError`` for a table that is not proved."""
+        """Parse the JSON values of ``to_dict``. Raises ``TableError`` for a table that is not proved."""
         table = value["table"]
         machine = None if table is None else Machine(table_from(table, "the changed table"))
         return cls(value["settings"], value["prompt"], value["tools"], machine)
@@ -118,9 +118,8 @@ UNCHANGED = Change()
 
 @dataclass(slots=True)
 class Asked:
-    """One request of a playback, and the visit that made it, by the number of moves before it. ``request`` is
-    ``None`` where it was made in another process, which sent its ``text``: the request as JSON, that to a
-    model as it goes over the wire."""
+    """One request of a playback, and its visit, by the number of moves before it. ``request`` is ``None`` if
+    another process made it and sent its ``text``: the request as JSON, a model request as on the wire."""
 
     seq: int
     state: str
@@ -139,7 +138,7 @@ class Asked:
         return self.written
 
     def same(self, other: Asked) -> bool:
-        """Do both ask for the same?"""
+        """Say whether both requests are equal."""
         if self.kind != other.kind:
             return False
         one, two = self.request, other.request
@@ -150,22 +149,22 @@ class Asked:
 
 @dataclass(slots=True)
 class Played:
-    """``steps``: the moves, up to the first that is not the recorded one. ``asked``: every request.
-    ``missing``: the request that the journal has no reply for, which ended the playback."""
+    """A playback. ``steps``: the moves, up to the first that differs from the recorded one. ``asked``: every
+    request. ``missing``: the request without a reply that ended the playback."""
 
     steps: list[Step] = field(default_factory=list)
     asked: list[Asked] = field(default_factory=list)
     missing: Asked | None = None
 
     def to_dict(self) -> dict[str, Any]:
-        """Return it as JSON values, with what was asked as text."""
+        """Convert to JSON values, with requests as text."""
         asked = [(one.seq, one.state, one.kind, one.text) for one in self.asked]
         steps = [asdict(step) for step in self.steps]
         return {"steps": steps, "asked": asked, "missing": self.missing is not None}
 
     @classmethod
     def from_dict(cls, value: Mapping[str, Any]) -> Played:
-        """Read what ``to_dict`` returned, from JSON."""
+        """Parse the JSON values of ``to_dict``."""
         asked = [Asked(seq, state, kind, written=text) for seq, state, kind, text in value["asked"]]
         steps = [Step(**step) for step in value["steps"]]
         return cls(steps, asked, asked[-1] if value["missing"] else None)
@@ -173,8 +172,7 @@ class Played:
 
 @dataclass(slots=True)
 class RecordedTurn:
-    """A turn that has ended, as its journal has it. ``visits``: what each visit asked for, with the
-    replies."""
+    """A finished turn from its journal. ``visits``: the requests of each visit, with the replies."""
 
     info: TurnInfo
     position: Position
@@ -185,7 +183,7 @@ class RecordedTurn:
     @classmethod
     def read(cls, store: Store, turn_id: str) -> RecordedTurn:
         """Read a turn. Raises ``ConfigError`` for one that cannot be played: of another table, without an
-        end, or begun in the middle of another turn; ``StoreError`` for a damaged one."""
+        end, or forked inside another turn; ``StoreError`` for a damaged one."""
         turns = Turns(store.database)
         info = turns.info(turn_id)
         _refuse(info)
@@ -194,12 +192,12 @@ class RecordedTurn:
         return cls(info, position, opened, turns.steps(turn_id), turns.visits(turn_id))
 
     def limits(self, settings: Mapping[str, Any] | None = None) -> Mapping[str, int]:
-        """The maximum of each counter, as it was or with other settings."""
+        """Return the maximum of each counter, with the recorded settings or with other ones."""
         chosen = _settings(merge(self.position.settings, settings or {}))
         return limits_of(chosen, self.opened.runtime, len(self.opened.auxiliary))
 
     async def play(self, change: Change = UNCHANGED) -> Played:
-        """Drive the turn with ``change``, up to its end or the first other move."""
+        """Run the turn with ``change``, up to its end or the first differing move."""
         settings = _settings(merge(self.position.settings, change.settings))
         turn = restore_turn(replace(self.position, settings=settings))  # type: ignore[arg-type]  # taken as it is
         opened, machine = change.applied(self.opened), change.machine or MACHINE
@@ -217,7 +215,7 @@ def _refuse(info: TurnInfo) -> None:
 
 
 def _opened(position: Position, after: Mapping[str, Any], messages: Sequence[Mapping[str, Any]]) -> Opened:
-    """What ``OpenTurn`` was answered with: the journal keeps it as what the turn was after its first move."""
+    """Restore the reply to ``OpenTurn`` from the turn's state after its first move."""
     known = replace(position, snapshot={**after, "rows": []}, row=None)
     known.settings = _settings(position.settings)  # type: ignore[assignment]  # taken as it is
     turn = restore_turn(known)
@@ -228,8 +226,8 @@ def _opened(position: Position, after: Mapping[str, Any], messages: Sequence[Map
 
 
 def opening_of(turn: TurnState, rows: Iterable[Message] = (), news: Iterable[str] = ()) -> Opened:
-    """The reply to ``OpenTurn`` that makes a turn what ``turn`` is. ``rows``: the transcript before it;
-    ``news``: reports of background tasks."""
+    """Return the reply to ``OpenTurn`` that turns a new turn into ``turn``. ``rows``: the transcript before
+    it; ``news``: reports of background tasks."""
     setup, compaction = turn.setup, turn.compaction
     return Opened(
         setup.runtime,
@@ -255,12 +253,12 @@ def _settings(values: Mapping[str, Any]) -> Settings:
 
 @lru_cache(64)
 def _read_settings(text: str) -> Settings:
-    """Settings from JSON. The turns of a home have few different ones, and a check takes 0.3 ms."""
+    """Parse settings. Cached: the turns of a home share a few, and validation takes 0.3 ms."""
     return Settings.of(json.loads(text))
 
 
 Recorded = Callable[[Any, int], Any]
-"""The recorded reply to a request in the visit after ``n`` moves, as JSON; ``None`` if it is unknown."""
+"""The recorded reply to a request of the visit after ``n`` moves, as JSON; ``None`` if unknown."""
 
 
 async def play_turn(
@@ -271,8 +269,8 @@ async def play_turn(
     machine: Machine = MACHINE,
     moves: Sequence[Step] | None = None,
 ) -> Played:
-    """Drive a turn, which is in its first state, to its end, to the first move that is not among ``moves``,
-    or to the first request without a reply."""
+    """Run a turn from its first state to its end, to the first move that differs from ``moves``, or to the
+    first request without a reply."""
     found = Played()
     answers = _Answers(turn, opened, recorded, found)
     runner = Runner(turn, machine, STATES, answers.perform, answers)
@@ -288,13 +286,13 @@ async def play_turn(
 
 
 class _Answers:
-    """Performs the requests of a playback, and is its journal, which keeps nothing."""
+    """Performs the requests of a playback, and serves as its journal, which stores nothing."""
 
     def __init__(self, turn: TurnState, opened: Opened, recorded: Recorded, found: Played) -> None:
         self._turn, self._opened, self._recorded, self._found = turn, opened, recorded, found
 
     async def perform(self, request: Any) -> Any:
-        """The recorded reply. Raises ``Unrecorded``."""
+        """Return the recorded reply. Raises ``Unrecorded``."""
         kind, turn = type(request), self._turn
         self._found.asked.append(Asked(turn.seq, turn.state, kind.__name__, request))
         if kind is OpenTurn:
@@ -311,13 +309,13 @@ class _Answers:
         return [UNKNOWN] * len(exchange.requests)
 
     async def got(self, exchange: Exchange, place: int, request: Any, reply: Any, seconds: float) -> None:
-        """Nothing is kept."""
+        """Store nothing."""
 
     async def later(self, exchange: Exchange, place: int, later: Any) -> bool:
         return False
 
     async def moved(self, step: Step) -> None:
-        """Nothing is kept."""
+        """Store nothing."""
 
 
 class _Visits:

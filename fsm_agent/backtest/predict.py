@@ -1,16 +1,15 @@
-"""Predict what turns would do under other limits: events as the journal has them, rows as the table takes
-them.
+"""Predict what turns would do with other limits: events from the journal, rows from the table.
 
-A backtest knows what recorded replies lead to, up to the first other move. A prediction continues from there:
-what states report is a random event, whose probabilities are learned from recorded turns; which row an event
-takes is the table's own choice, with the counters and limits of the changed settings. So a prediction knows
+A backtest knows what recorded replies lead to, up to the first differing move. A prediction continues from
+there: what states report is a random event, whose probabilities are learned from recorded turns; the table
+chooses the row of an event, with the counters and limits of the changed settings. So a prediction knows
 budgets exactly, and the world only as far as it was recorded."""
 
-# The probability of an event depends on the state and on the last rows. How many rows is chosen by likelihood
-# on turns that were left out, because too many rows remember turns instead of learning from them. A context
-# that was seen rarely is mixed with the shorter one, as if the events of that had been seen there `PRIOR`
-# times: without this, what followed a row that was taken once would be certain. Only events that were seen in
-# a state are predicted there.
+# The probability of an event depends on the state and on the last rows. The number of rows is chosen by the
+# likelihood of held-out turns, because too many rows memorize turns instead of generalizing. A rare context
+# is mixed with the shorter one, as if that one's events had been seen in it `PRIOR` times: without this, the
+# event that followed a row taken once would be certain. Only events that were seen in a state are predicted
+# there.
 
 from __future__ import annotations
 
@@ -34,18 +33,18 @@ from fsm_agent.sessions.store.insights import rows_by_turn
 from fsm_agent.sessions.store.journal.read import Turns
 
 CALL = "CallLLM"
-"""The state that asks a model once in each visit."""
+"""The state that asks a model once per visit."""
 ORDERS = range(4)
-"""Numbers of rows that are tried as the context of an event."""
+"""Context lengths in rows to try."""
 FOLDS = 5
 TURNS = 2_000
-"""Turns that are drawn for one estimate."""
+"""Turns to draw for one estimate."""
 RESAMPLES = 20
-"""Estimates from turns drawn with replacement, of which the interval is made."""
+"""Estimates from turns drawn with replacement, which give the interval."""
 INTERVAL = 0.9
 
 PRIOR = 5
-"""Events that a context takes over from the shorter one."""
+"""Weight, in events, of the shorter context in a longer one."""
 
 Context = tuple[str, ...]
 Path = Sequence[Row]
@@ -53,8 +52,8 @@ Path = Sequence[Row]
 
 @dataclass(frozen=True, slots=True)
 class Observed:
-    """A recorded turn as the model of events sees it: its rows in order, the limits it had, the tokens that
-    it used, and what they cost in US dollars (``None``: a price is unknown)."""
+    """A recorded turn as the event model sees it: its rows in order, its limits, the tokens it used, and
+    their cost in US dollars (``None`` if a price is unknown)."""
 
     rows: tuple[Row, ...]
     limits: Mapping[str, int]
@@ -63,17 +62,17 @@ class Observed:
 
     @property
     def requests(self) -> int:
-        """How often a model was asked."""
+        """The number of model requests."""
         return requests_in(self.rows)
 
 
 def requests_in(rows: Iterable[Row]) -> int:
-    """How many of the rows leave the state that asks a model."""
+    """Count the rows that leave the state that asks a model."""
     return sum(row.source == CALL for row in rows)
 
 
 class Events:
-    """Probabilities of events, by the state and the last ``order`` rows."""
+    """Probabilities of events, given the state and the last ``order`` rows."""
 
     def __init__(self, paths: Iterable[Path], order: int) -> None:
         self._order = order
@@ -86,7 +85,7 @@ class Events:
         self._known: dict[Context, Mapping[str, float]] = {}
 
     def after(self, state: str, rows: Sequence[str]) -> Mapping[str, float]:
-        """The probability of each event in ``state``, after these rows."""
+        """Return the probability of each event in ``state``, after these rows."""
         before = tuple(rows[len(rows) - min(self._order, len(rows)) :])
         return self._of((state, *before))
 
@@ -108,7 +107,7 @@ class Events:
 
 
 def best_order(paths: Sequence[Path]) -> int:
-    """The number of rows under which turns that were left out are most likely."""
+    """Return the context length under which held-out turns are most likely."""
     folds = [paths[first::FOLDS] for first in range(FOLDS)]
     if not all(folds):
         return 0
@@ -126,7 +125,7 @@ def best_order(paths: Sequence[Path]) -> int:
 
 
 UNSEEN = 1e-4
-"""The probability of an event that was not seen in its state."""
+"""The probability of an event that was never seen in its state."""
 
 
 def _log_likelihood(events: Events, path: Path) -> float:
@@ -137,8 +136,8 @@ def _log_likelihood(events: Events, path: Path) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Improbable:
-    """A turn whose path is unlikely: ``bits`` more than such a path is expected to have; ``row`` adds the
-    most of them, and ``probability`` is that of its event."""
+    """A turn with an unlikely path: ``bits`` above the expected information. ``row`` adds the most bits, and
+    ``probability`` is that of its event."""
 
     turn: str
     row: str
@@ -147,10 +146,10 @@ class Improbable:
 
 
 def improbable(paths: Mapping[str, Path], most: int) -> list[Improbable]:
-    """The turns with the most improbable paths, the worst first, as events are learned from all of them.
+    """Return the turns with the least probable paths, worst first, with events learned from all of them.
 
-    A long turn is not improbable by its length: from the information of each event, that of an average event
-    in its place is subtracted."""
+    A long turn is not improbable because of its length: the expected information is subtracted from that of
+    each event."""
     known = list(paths.values())
     events = Events(known, best_order(known))
     found = []
@@ -166,13 +165,13 @@ def improbable(paths: Mapping[str, Path], most: int) -> list[Improbable]:
 
 
 LEARNED = 2_000
-"""Newest turns that probabilities of events are learned from."""
+"""Maximum turns, the newest, to learn event probabilities from."""
 FEW, IMPROBABLE, LEAST_BITS = 20, 5, 3.0
-"""Turns without which none is called improbable; how many are named; by how many bits one has to be it."""
+"""Minimum number of turns to call any improbable; how many to name; the minimum bits of each."""
 
 
 def improbable_turns(store: Store, days: float) -> list[Improbable]:
-    """The turns of the last days with the most improbable paths; without enough turns to learn from none."""
+    """Return the least probable turns of the last days; none if there are too few turns to learn from."""
     rows = rows_by_turn(store, days, TURN.digest, LEARNED)
     if len(rows) < FEW:
         return []
@@ -182,12 +181,12 @@ def improbable_turns(store: Store, days: float) -> list[Improbable]:
 
 
 class _Drawn(BaseTurn):
-    """A turn that is its place in the table and its counters."""
+    """A turn that consists of a place in the table and counters."""
 
 
 def draw(events: Events, machine: Machine, limits: Mapping[str, int], chance: random.Random) -> list[Row]:
-    """The rows of one random turn under ``limits``. It ends, because every turn of the table does. Raises
-    ``ConfigError`` in a state in which no recorded turn was."""
+    """Draw the rows of one random turn under ``limits``. It ends, because every turn of the table does.
+    Raises ``ConfigError`` in a state that no recorded turn visited."""
     turn = _Drawn(turn_id="predicted", limits=dict(limits))
     turn.enter(machine.table)
     rows: list[Row] = []
@@ -210,7 +209,7 @@ class Estimate:
 
     @classmethod
     def of(cls, value: float, resampled: Sequence[float]) -> Estimate:
-        """Make it from the figure and those of resamples."""
+        """Build it from the value and those of resamples."""
         ordered = sorted(resampled)
         cut = round((1 - INTERVAL) / 2 * (len(ordered) - 1))
         return cls(value, min(value, ordered[cut]), max(value, ordered[-1 - cut]))
@@ -218,8 +217,8 @@ class Estimate:
 
 @dataclass(frozen=True, slots=True)
 class Prediction:
-    """What a turn is expected to do: ``requests`` to models, ``moves``, ``tokens``, ``cost`` in US dollars,
-    and the share of each exit. ``order``: rows that the probability of an event depends on."""
+    """The expected behavior of a turn: ``requests`` to models, ``moves``, ``tokens``, ``cost`` in US dollars,
+    and the share of each exit. ``order``: rows on which the probability of an event depends."""
 
     turns: int
     order: int
@@ -237,8 +236,8 @@ def forecast(
     machine: Machine = MACHINE,
     seed: int = 0,
 ) -> Prediction:
-    """What turns like these would do. ``limits``: those that each of them would have, by default the ones
-    that it had. The same seed gives the same prediction."""
+    """Predict what turns like these would do. ``limits``: those of each turn, by default the recorded ones.
+    The same seed gives the same prediction."""
     chance, order = random.Random(seed), best_order([one.rows for one in observed])  # noqa: S311 - no secret
     pairs = list(zip(observed, limits or [one.limits for one in observed], strict=True))
     whole = _figures(pairs, machine, order, chance, TURNS)
@@ -268,7 +267,7 @@ def drawn(
     machine: Machine = MACHINE,
     turns: int = TURNS,
 ) -> list[list[Row]]:
-    """The rows of random turns of the kind that ``forecast`` counts."""
+    """Return the rows of random turns like those that ``forecast`` counts."""
     chance, paths = random.Random(0), [one.rows for one in observed]  # noqa: S311 - no secret
     events, known = Events(paths, best_order(paths)), limits or [one.limits for one in observed]
     return [draw(events, machine, chance.choice(known), chance) for _ in range(turns)]
@@ -298,8 +297,8 @@ def _figures(
 
 
 def observe(tests: Backtest, change: Mapping[str, Any]) -> tuple[list[Observed], list[Mapping[str, int]]]:
-    """The turns of a backtest as the model of events sees them, and for each the limits that it would have
-    with other settings. Turns that cannot be played are left out. Raises ``ConfigError`` if none is left."""
+    """Return the turns of a backtest for the event model, and the limits of each with other settings. Skips
+    turns that cannot be played. Raises ``ConfigError`` if none remain."""
     found: list[Observed] = []
     limits: list[Mapping[str, int]] = []
     took = Turns(tests.store.database).usage()

@@ -1,8 +1,7 @@
-"""A recorded turn as a file of its own: a pytest test that plays it again, whole or shrunk to the replies
-that its end needs.
+"""A recorded turn as a pytest test that plays it again, whole or shrunk to the replies that its end needs.
 
-The replies of the model, the tools, the people and the clock are in the file, in the order in which they were
-asked for. Nothing else is asked, so no tool runs and nothing waits (``fsm_agent.backtest.playback``).
+The file has the replies of the model, the tools, the people and the clock, in the order of the requests.
+Nothing else is asked, so no tool runs and nothing waits (``fsm_agent.backtest.playback``).
 """
 
 from __future__ import annotations
@@ -34,8 +33,8 @@ from fsm_agent.support.texts import one_line
 
 @dataclass(frozen=True, slots=True)
 class Replayed:
-    """How a replay went: the rows that were taken, in order, why the turn ended, and its answer; ``steps``
-    with the counters that they changed, and the ``turn`` with its limits."""
+    """The outcome of a replay: the rows taken, in order, the exit reason, and the answer; ``steps`` with the
+    counters that they changed, and the ``turn`` with its limits."""
 
     moves: list[str]
     turn_exit_reason: str | None
@@ -45,10 +44,10 @@ class Replayed:
 
 
 class Replay:
-    """``message`` and ``history`` (rows) are what the turn began with, ``opened`` what it found then: values
-    by the names of the turn's fields. ``model``: replies in order. ``tools``: outcomes by call id, several
-    for one that ran again. ``others``: {kind of request: replies in order}. All as the journal has them, in
-    JSON."""
+    """A recording of a turn. ``message`` and ``history`` (rows): its input; ``opened``: what it found at its
+    start, by field names of the turn. ``model``: replies in order. ``tools``: outcomes by call id, several
+    for a call that ran again. ``others``: {kind of request: replies in order}. All in the journal's JSON
+    form."""
 
     def __init__(
         self,
@@ -66,8 +65,8 @@ class Replay:
         self._others = {kind: deque(replies) for kind, replies in (others or {}).items()}
 
     def run(self) -> Replayed:
-        """Play the turn to its end. Raises ``AssertionError`` when it asks for something that is not in the
-        record."""
+        """Play the turn to its end. Raises ``AssertionError`` if it makes a request that the record cannot
+        answer."""
         stored = {
             **self._opened,
             "user_content": self._message,
@@ -89,13 +88,13 @@ class Replay:
         return Replayed(moves, reason, turn.ending.final_response, made.steps, turn)
 
     def left(self) -> list[str]:
-        """Answers that were not asked for: kinds of requests, and ids of calls."""
+        """Return where unused replies remain: kinds of requests, and ids of calls."""
         kinds = [kind for kind, replies in self._others.items() if replies]
         calls = [call for call, outcomes in self._tools.items() if outcomes]
         return [*(["CallModel"] if self._model else []), *kinds, *calls]
 
     def rest(self) -> dict[str, Any]:
-        """How many replies were not asked for: of the model, by id of calls, by kind of other requests."""
+        """Return the numbers of unused replies: of the model, by call id, by kind of other requests."""
         tools, others = (
             {name: len(one) for name, one in part.items()} for part in (self._tools, self._others)
         )
@@ -113,11 +112,11 @@ class Replay:
 
 
 # ----------------------------------------------------------------------------------------------------
-# A pytest file from a recorded turn. It is run before it is given away, so what one gets is green.
+# A pytest file from a recorded turn. It runs before it is returned, so a returned test passes.
 
 
 LONGEST = 2_000
-"""Moves of a turn that is still a test."""
+"""Maximum moves of a turn for a test."""
 OPENED = (
     "runtime", "tools", "system_prompt", "ephemeral_prompt", "workdir", "auxiliary", "attended", "has_memory",
     "has_engine", "compacted_before", "compaction_blocked", "review_due", "unnamed", "checks", "output",
@@ -127,10 +126,10 @@ WIDTH = 120
 
 
 def make_test(store: Store, turn_id: str, *, shrink: bool = False, broken: Property | None = None) -> str:
-    """The text of a test that plays the turn again and checks its moves and its end. ``shrink``: with the
-    fewest replies that lead to the same last row, or that break the property ``broken``. Raises
-    ``ConfigError`` for a turn that has not ended, is too long, does not break the property, or does not come
-    out the same (one that was forked with changes of its state, for instance)."""
+    """Return the text of a test that plays the turn again and checks its moves and its end. ``shrink``: with
+    the fewest replies that lead to the same last row, or that break the property ``broken``. Raises
+    ``ConfigError`` for a turn that has not ended, is too long, does not break the property, or does not
+    repeat (one that was forked with changes of its state, for instance)."""
     turns = Turns(store.database)
     info = turns.info(turn_id).moved_by(AGENT_TURN)
     if info.ended is None or not info.seq:
@@ -156,7 +155,7 @@ def make_test(store: Store, turn_id: str, *, shrink: bool = False, broken: Prope
 
 
 def recording_of(store: Store, turn_id: str) -> dict[str, Any]:
-    """What ``Replay`` is given to play a turn again."""
+    """Return the arguments of a ``Replay`` of the turn."""
     turns = Turns(store.database)
     start, opened = turns.snapshot(turn_id, 0), turns.snapshot(turn_id, 1)
     model: list[Any] = []
@@ -186,14 +185,14 @@ def recording_of(store: Store, turn_id: str) -> dict[str, Any]:
 
 
 def _answered_requests(turns: Turns, turn_id: str) -> list[Effect]:
-    """Every request of a turn that was answered, in order, those before a fork included."""
+    """Return every answered request of a turn, in order, including those before a fork."""
     return [
         one for at in range(turns.info(turn_id).seq + 1) for one in turns.effects(turn_id, at) if one.reply
     ]
 
 
 def _others_than(given: Mapping[str, Any], usual: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings that are not at their default, nested as they are."""
+    """Return the settings that differ from their defaults, nested as given."""
     other: dict[str, Any] = {}
     for name, value in given.items():
         if isinstance(value, Mapping) and isinstance(usual.get(name), Mapping):
@@ -230,8 +229,8 @@ def text_of_test(
     exit_reason: str,
     final: Any,
 ) -> str:
-    """The text of a test that plays ``recorded``, and expects these moves and this end. Nothing in it is
-    code but the test itself, whatever the values are."""
+    """Return the text of a test that plays ``recorded`` and expects these moves and this end. Values cannot
+    inject code: only the test itself is code."""
     told = f"Turn {turn_id}: {asked}\n\n{how}".replace("\\", "/").replace('"', "'")
     parts = [
         f'"""{told}\n"""\n',
@@ -268,15 +267,15 @@ def _literal(value: Any) -> str:
 
 
 # ----------------------------------------------------------------------------------------------------
-# Shrinking: the smallest recording that still ends in the same way.
+# Shrinking: the smallest recording that still ends the same way.
 
 
 Keeps = Callable[[Replayed], bool]
 
 
 def breaks(claimed: Property) -> Keeps:
-    """Whether a replay breaks a property of the agent's table. Raises ``TableError`` for one that names what
-    the table does not have."""
+    """Return a check of whether a replay breaks a property of the agent's table. Raises ``TableError`` if the
+    property names something that the table does not have."""
     table = replace(TURN, properties=(claimed,))
 
     def keeps(one: Replayed) -> bool:
@@ -287,14 +286,14 @@ def breaks(claimed: Property) -> Keeps:
 
 
 LOWERED = ("max_iterations", "api_max_retries")
-"""Settings without which a turn that used up a limit would need all of its replies."""
+"""Limits to lower first: otherwise a turn that used one up would need all of its replies."""
 
 
 def shrunk(recorded: Mapping[str, Any], keeps: Keeps | None = None) -> tuple[dict[str, Any], Replayed]:
-    """A recording with as few replies as it can have for which ``keeps`` is still true, and how it goes.
-    By default the last row and the exit reason stay. The history goes if it is not needed, and the limits
-    that ``LOWERED`` names become as low as they can; then halves, quarters, and single replies of the model
-    go, as long as one can."""
+    """Return a recording with as few replies as possible for which ``keeps`` still holds, and its replay. By
+    default the last row and the exit reason must stay. The history is removed if it is not needed, and the
+    limits in ``LOWERED`` become as low as possible; then halves, quarters, and single replies of the model
+    are removed, as long as that works."""
     made = Replay(**recorded).run()
     last = made.moves[-1], made.turn_exit_reason
     keeps = keeps or (lambda one: (one.moves[-1], one.turn_exit_reason) == last)
@@ -318,8 +317,8 @@ def shrunk(recorded: Mapping[str, Any], keeps: Keeps | None = None) -> tuple[dic
 
 
 def _lower(recorded: dict[str, Any], keeps: Keeps) -> dict[str, Any]:
-    """The recording with the lowest limits. The replies that a lower limit leaves out are those of the
-    middle: a turn that used a limit up ends with a few requests after it, such as for a last word."""
+    """Return the recording with the lowest limits. A lower limit drops replies from the middle: a turn that
+    used up a limit ends with a few requests after it, such as for a last word."""
     for name in LOWERED:
         model = recorded["model"]
         for most, behind in product(range(1, len(model)), range(4)):
@@ -332,7 +331,7 @@ def _lower(recorded: dict[str, Any], keeps: Keeps) -> dict[str, Any]:
 
 
 def _without(recorded: Mapping[str, Any], keeps: Keeps, other: Mapping[str, Any]) -> dict[str, Any] | None:
-    """The recording with ``other``, without what is not asked for then; ``None`` if it is another case."""
+    """Return the recording with ``other`` and without unused replies; ``None`` if ``keeps`` fails."""
     tried = {**recorded, **other}
     try:
         smaller, made = _drop_unused(tried)
@@ -342,7 +341,7 @@ def _without(recorded: Mapping[str, Any], keeps: Keeps, other: Mapping[str, Any]
 
 
 def _drop_unused(recorded: Mapping[str, Any]) -> tuple[dict[str, Any], Replayed]:
-    """A recording without the replies that are not asked for, and how it goes."""
+    """Return a recording without its unused replies, and its replay."""
     replay = Replay(**recorded)
     made = replay.run()
     left = replay.rest()

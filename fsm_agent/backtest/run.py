@@ -1,4 +1,4 @@
-"""Backtests of many turns: which turns, in how many processes, what came of them, and the report on that."""
+"""Backtests of many turns: the choice of turns, worker processes, the verdicts, and their report."""
 
 from __future__ import annotations
 
@@ -42,43 +42,42 @@ from fsm_agent.support.files import home_of
 from fsm_agent.support.redaction import bare_environment
 from fsm_agent.support.texts import escape_markdown
 
-# Workers are processes of their own that are given JSON lines and answer in JSON lines: the states of another
-# revision are imported there and nowhere else, and nothing is pickled. Turns are handed out in small pieces,
-# so that a long one holds up only itself.
+# Workers are processes that exchange JSON lines: only they import the states of another revision, and nothing
+# is pickled. Turns are handed out in small batches, so that a long one delays few others.
 
 
 PIECE = 8
-"""Turns that a worker is given at a time."""
+"""Turns in one batch for a worker."""
 MOST_DAYS = 100_000
 FEW = 40
-"""Turns that are not worth another process."""
+"""Turns that justify another process."""
 
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """The verdicts of a backtest, in the order of the turns. ``change`` says in words what was changed."""
+    """The verdicts of a backtest, in the order of the turns. ``change`` describes the change in words."""
 
     change: str
     verdicts: Sequence[Verdict]
 
     @property
     def total(self) -> int:
-        """How many turns there were."""
+        """The number of turns."""
         return len(self.verdicts)
 
     @property
     def counts(self) -> Mapping[Kind, int]:
-        """How many turns have each verdict."""
+        """The number of turns with each verdict."""
         counted = Counter(one.kind for one in self.verdicts)
         return {kind: counted[kind] for kind in KINDS}
 
     def of(self, *kinds: Kind) -> list[Verdict]:
-        """The verdicts of these kinds."""
+        """Return the verdicts of these kinds."""
         return [one for one in self.verdicts if one.kind in kinds]
 
 
 class Chosen(TypedDict, total=False):
-    """Which turns of a store."""
+    """A selection of turns of a store."""
 
     session: str | None
     exit: str | None
@@ -87,8 +86,8 @@ class Chosen(TypedDict, total=False):
 
 @dataclass(frozen=True, slots=True)
 class Backtest:
-    """Recorded turns: ``turns`` of ``store``, oldest first. ``masked``: they come from a file in which
-    secrets are hidden."""
+    """Recorded turns: ``turns`` of ``store``, oldest first. ``masked``: they come from a file with hidden
+    secrets."""
 
     store: Store
     turns: Sequence[str]
@@ -96,12 +95,12 @@ class Backtest:
 
     @classmethod
     def of_home(cls, home: Path | str | None = None, **chosen: Unpack[Chosen]) -> Backtest:
-        """The turns of a home, by default the usual one. Raises ``ConfigError``."""
+        """Select turns of a home, by default the usual one. Raises ``ConfigError``."""
         return cls.of(store_for(home_of(home, os.environ)), **chosen)
 
     @classmethod
     def of(cls, store: Store, **chosen: Unpack[Chosen]) -> Backtest:
-        """The turns of a store that have ended: of one ``session``, with one ``exit`` reason, of the last
+        """Select finished turns of a store: of one ``session``, with one ``exit`` reason, of the last
         ``days``, or all. Raises ``ConfigError``."""
         session, exit, days = chosen.get("session"), chosen.get("exit"), chosen.get("days")
         if days is not None and not 0 < days < MOST_DAYS:
@@ -114,8 +113,8 @@ class Backtest:
     @classmethod
     @contextmanager
     def of_file(cls, path: Path | str) -> Iterator[Backtest]:
-        """The turns of an exported file, for as long as the block runs. Nothing in it is run. Raises
-        ``ConfigError`` for a damaged one."""
+        """Yield the turns of an exported file while the block runs. Executes nothing from it. Raises
+        ``ConfigError`` for a damaged file."""
         try:
             lines = Path(path).read_text("utf-8").splitlines()
         except (OSError, UnicodeError) as error:
@@ -133,7 +132,7 @@ class Backtest:
                 store.database.close()
 
     def sample(self, number: int, seed: int = 0) -> Backtest:
-        """A random choice of ``number`` turns; all of them if there are fewer."""
+        """Return a random sample of ``number`` turns; all of them if there are fewer."""
         most = min(number, len(self.turns))
         chosen = set(random.Random(seed).sample(range(len(self.turns)), most))  # noqa: S311 - no secret
         return replace(self, turns=[turn for place, turn in enumerate(self.turns) if place in chosen])
@@ -148,8 +147,8 @@ class Backtest:
         known: Mapping[str, Verdict] | None = None,
     ) -> Found:
         """Judge every turn. ``states``: a folder with another ``fsm_agent_states``. ``jobs``: processes, by
-        default one a core. ``heard`` gets each verdict as it comes; ``known``: verdicts of an earlier run,
-        which are not found again. Raises ``ConfigError`` for a change that cannot be made."""
+        default one per core. ``heard`` receives each verdict when it is found; ``known``: verdicts of an
+        earlier run, which are reused. Raises ``ConfigError`` for an impossible change."""
         change = change or Change()
         self.refuse(change)
         left = [turn for turn in self.turns if turn not in (known or {})]
@@ -168,7 +167,7 @@ class Backtest:
         return Found(describe_change(change, states), [found[turn] for turn in self.turns])
 
     def refuse(self, change: Change) -> None:
-        """Raise ``ConfigError`` for a change that no turn can be played with."""
+        """Raise ``ConfigError`` for a change with which no turn can be played."""
         Settings.of(change.settings)
         if not change.tools:
             return
@@ -187,7 +186,7 @@ class Backtest:
         states: Path | None,
         keep: Callable[[Verdict], None],
     ) -> None:
-        """Judge in other processes. Raises ``ConfigError`` when one of them fails."""
+        """Judge in other processes. Raises ``ConfigError`` if one of them fails."""
         pieces: SimpleQueue[list[str]] = SimpleQueue()
         for first in range(0, len(turns), PIECE):
             pieces.put(list(turns[first : first + PIECE]))
@@ -201,7 +200,7 @@ class Backtest:
                         for verdict in self._verdicts(piece, one.answers(piece), states):
                             with lock:
                                 keep(verdict)
-            except Exception as error:  # it is raised below: no verdict is missing in silence
+            except Exception as error:  # raised below, so that no verdict is silently missing
                 failed.append(str(error))
 
         drivers = [threading.Thread(target=drive, daemon=True) for _ in range(jobs)]
@@ -252,7 +251,7 @@ _CALLED = "SELECT DISTINCT name FROM effects WHERE kind = 'RunTool'"
 
 
 def describe_change(change: Change, states: Path | None = None) -> str:
-    """A change in words."""
+    """Describe a change in words."""
     parts = [
         f"{name} = {json.dumps(value, ensure_ascii=False)}"
         for name, value in dot_names(change.settings).items()
@@ -269,7 +268,7 @@ def describe_change(change: Change, states: Path | None = None) -> str:
 
 
 def identity(change: Change, states: Path | None = None) -> str:
-    """A digest of a change, by which a file of verdicts knows what it is of."""
+    """Return a digest of a change, which identifies it in a file of verdicts."""
     parts = [change.to_dict(), TURN.digest]
     if states is not None:
         parts += [hashlib.sha256(file.read_bytes()).hexdigest() for file in sorted(states.rglob("*.py"))]
@@ -277,7 +276,7 @@ def identity(change: Change, states: Path | None = None) -> str:
 
 
 class _Worker:
-    """A process that plays the turns that it is given."""
+    """A process that plays turns on request."""
 
     def __init__(self, order: Mapping[str, Any], states: Path | None) -> None:
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the process
@@ -308,10 +307,10 @@ class _Worker:
             stack.callback(self._process.stdin.close)
 
     def answers(self, turns: list[str]) -> Iterator[Any]:
-        """One JSON value for each of the turns. Raises ``EOFError`` with the last line that the process wrote
-        when it ends before that."""
+        """Yield one JSON value for each turn. Raises ``EOFError`` with the last line that the process wrote
+        if it ends early."""
         assert self._process.stdout is not None
-        with suppress(BrokenPipeError):  # it has ended, which the first answer says
+        with suppress(BrokenPipeError):  # it has ended; reading the first answer reports that
             self._send(turns)
         for _ in turns:
             if not (line := self._process.stdout.readline()):
@@ -331,20 +330,20 @@ class _Worker:
 
 
 # ----------------------------------------------------------------------------------------------------
-# A backtest for people and programs: Markdown for a pull request, one page of HTML, JSON.
+# The report of a backtest: Markdown for a pull request, one HTML page, JSON.
 
 
 ORDER: Sequence[Kind] = ("differs", "missing", "requests", "refused")
-"""What a reader looks for first."""
+"""Kinds in order of interest to a reader."""
 ALL_THE_SAME = "All recorded turns take the same moves"
 MOST = 20
-"""Groups of one kind that a report lists; the last line counts the others."""
+"""Maximum groups of one kind in a report; the last line counts the rest."""
 
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """Turns with the same verdict for the same reason. ``what`` says it in a line; ``first`` is the oldest of
-    them."""
+    """Turns with the same verdict for the same reason. ``what``: the reason in one line; ``first``: the
+    oldest of them."""
 
     kind: Kind
     what: str
@@ -353,7 +352,7 @@ class Group:
 
 
 def groups(found: Found, *kinds: Kind) -> list[Group]:
-    """The groups of these kinds, the largest first."""
+    """Return the groups of these kinds, largest first."""
     by_reason: dict[tuple[Kind, str], list[Verdict]] = {}
     for verdict in found.of(*kinds):
         by_reason.setdefault((verdict.kind, reason(verdict)), []).append(verdict)
@@ -362,14 +361,14 @@ def groups(found: Found, *kinds: Kind) -> list[Group]:
 
 
 def reason(verdict: Verdict) -> str:
-    """Why a turn has its verdict, in one line."""
+    """Return the reason for a turn's verdict in one line."""
     if verdict.kind != "differs":
         return verdict.words[0] if verdict.words else ""
     return f"{verdict.state}: {move(verdict.recorded)}, now {move(verdict.now)}"
 
 
 def move(side: Side | None) -> str:
-    """A move in words: its row, and where it leads."""
+    """Describe a move: its row, and its destination."""
     if side is None:
         return "no move"
     row = side.row.partition(".")[2] or side.row
@@ -377,12 +376,12 @@ def move(side: Side | None) -> str:
 
 
 def guards(side: Side | None) -> str:
-    """The guards that were looked at for a move, in order."""
+    """List the guards evaluated for a move, in order."""
     return ", ".join(f"{label}: {'yes' if value else 'no'}" for label, value in side.guards) if side else ""
 
 
 def headline(found: Found) -> str:
-    """The outcome in one sentence."""
+    """Return the outcome in one sentence."""
     other = len(found.of("differs", "missing"))
     judged = found.total - found.counts["refused"]
     if not judged:
@@ -393,7 +392,7 @@ def headline(found: Found) -> str:
 
 
 def as_json(found: Found, live: Mapping[str, Any] | None = None) -> str:
-    """The verdicts as JSON; ``live``: what became of forks."""
+    """Return the verdicts as JSON; ``live``: the outcome of forks."""
     told = {"change": found.change, "turns": found.total, "counts": found.counts}
     more = {} if live is None else {"live": live}
     verdicts = [one.to_dict() for one in found.verdicts]
@@ -401,7 +400,7 @@ def as_json(found: Found, live: Mapping[str, Any] | None = None) -> str:
 
 
 def as_markdown(found: Found) -> str:
-    """The report for a pull request."""
+    """Return the report for a pull request."""
     lines = [f"### Backtest: {escape_markdown(found.change)}", "", f"**{headline(found)}**", ""]
     lines += ["| turns | |", "|---:|---|"]
     lines += [f"| {found.counts[kind]:,} | {words} |" for kind, words in KINDS.items() if found.counts[kind]]
@@ -434,7 +433,7 @@ def _md_row(group: Group) -> str:
 
 
 def as_html(found: Found) -> str:
-    """The report as one page, without anything from elsewhere: each turn that differs, both sides beside each
+    """Return the report as one self-contained page: each differing turn with both sides next to each
     other."""
     counted = "".join(
         f"<tr><td class=n>{found.counts[kind]:,}<td>{words}"

@@ -1,4 +1,4 @@
-"""What became of one recorded turn under a change: a verdict, and the difference in words."""
+"""The outcome of one recorded turn under a change: a verdict, and the differences in words."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ KINDS: Mapping[Kind, str] = {
 }
 assert tuple(KINDS) == get_args(Kind)
 MOST_WORDS = 5
-"""Differences of requests that a verdict names; it counts the others."""
+"""Maximum request differences named in a verdict; it counts the rest."""
 AROUND = 30
-"""Characters on both sides of a change in a text."""
+"""Characters shown on both sides of a text change."""
 
 
 @dataclass(frozen=True, slots=True)
 class Side:
-    """The move of one side: the row that was taken, and the guards that were looked at for it."""
+    """A move on one side: the row taken, and the guards evaluated for it."""
 
     row: str
     dest: str
@@ -44,15 +44,15 @@ class Side:
 
     @classmethod
     def of(cls, step: Step) -> Side:
-        """Take it from a move."""
+        """Extract it from a move."""
         return cls(step.row, step.dest, step.exit, tuple((label, value) for label, value in step.guards))
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """``at``: the first move that is other (from 1), or before which something is asked that was not
-    recorded; ``state``: where that is. ``words``: how requests differ, or why the turn cannot be played;
-    ``requests``: how many differ."""
+    """The verdict about a turn. ``at``: the first differing move (from 1), or the one before which an
+    unrecorded request was made; ``state``: its state. ``words``: how requests differ, or why the turn cannot
+    be played; ``requests``: how many differ."""
 
     turn: str
     asked: str
@@ -66,12 +66,12 @@ class Verdict:
     requests: int = 0
 
     def to_dict(self) -> dict[str, Any]:
-        """Return it as JSON values."""
+        """Convert to JSON values."""
         return asdict(self)
 
     @classmethod
     def from_dict(cls, value: Mapping[str, Any]) -> Verdict:
-        """Read what ``to_dict`` returned, from JSON."""
+        """Parse the JSON values of ``to_dict``."""
         sides = {
             name: None if (side := value[name]) is None
             else Side(**{**side, "guards": tuple((label, found) for label, found in side["guards"])})
@@ -81,7 +81,7 @@ class Verdict:
 
 
 def read(store: Store, turn: str) -> RecordedTurn | str:
-    """A recorded turn, or why it cannot be read."""
+    """Return a recorded turn, or why it cannot be read."""
     try:
         return RecordedTurn.read(store, turn)
     except FsmAgentError as error:
@@ -106,8 +106,8 @@ async def judge_turn(recorded: RecordedTurn, change: Change, *, masked: bool = F
 
 
 async def play_unchanged(recorded: RecordedTurn, *, masked: bool = False) -> tuple[Played, Verdict | None]:
-    """Play a turn as it was. A verdict when it does not come out as recorded: nothing could be concluded from
-    it then."""
+    """Play a turn unchanged. Also return a verdict if the result differs from the record: then nothing can be
+    concluded."""
     if recorded.info.digest != DIGEST:
         reason = f"recorded with another version of the table: {recorded.info.digest}, here {DIGEST}"
         return Played(), refusal(recorded, reason)
@@ -122,18 +122,18 @@ async def play_unchanged(recorded: RecordedTurn, *, masked: bool = False) -> tup
 
 
 def refusal(recorded: RecordedTurn, reason: str) -> Verdict:
-    """The verdict about a turn from which nothing can be concluded."""
+    """Return the verdict about a turn from which nothing can be concluded."""
     info = recorded.info
     return Verdict(info.id, _request_in(info.asked), info.seq, "refused", words=(reason,))
 
 
 def unreadable(turn_id: str, reason: str) -> Verdict:
-    """The verdict about a turn that cannot be read."""
+    """Return the verdict about an unreadable turn."""
     return Verdict(turn_id, "", 0, "refused", words=(reason,))
 
 
 def verdict_of(recorded: RecordedTurn, base: Played, other: Played) -> Verdict:
-    """Compare a playback with a change to the recorded turn, and its requests to those of ``base``."""
+    """Compare a changed playback to the recorded turn, and its requests to those of ``base``."""
     info = recorded.info
     found = list(_other_requests(base, other))
     named: dict[str, Any] = {
@@ -161,7 +161,7 @@ def _request_in(text: str) -> str:
 
 
 def _first_other(recorded: RecordedTurn, played: Played) -> int:
-    """The number of the first move that differs from the recorded one; 0 if all are the same."""
+    """Return the number of the first move that differs from the recorded one; 0 if none does."""
     for number, (was, now) in enumerate(zip(recorded.moves, played.steps, strict=False), 1):
         if _move(was) != _move(now):
             return number
@@ -182,7 +182,7 @@ def _is_masked(recorded: RecordedTurn) -> bool:
 
 
 def _other_requests(base: Played, other: Played) -> Iterator[str]:
-    """Each request that differs, in the visits that both sides went through to their end."""
+    """Describe each differing request in the visits that both sides completed."""
     last = min(side.asked[-1].seq for side in (base, other)) - (other.missing is not None)
     ours = [one for one in base.asked if one.seq <= last]
     theirs = [one for one in other.asked if one.seq <= last]
@@ -203,13 +203,13 @@ def _other_requests(base: Played, other: Played) -> Iterator[str]:
 
 
 def _words(was: Asked, now: Asked) -> Iterator[str]:
-    """One request in words: where it differs, and how."""
+    """Describe where and how one request differs."""
     found = [f"{now.kind}: {line}" for line in differences(json.loads(was.text), json.loads(now.text))]
     yield "; ".join(found[:MOST_WORDS]) or f"{now.kind}: written in another way"
 
 
 def differences(was: Any, now: Any, path: str = "") -> Iterator[str]:
-    """Where two JSON values differ, and how: ``messages[0].content: … {+be brief+}``."""
+    """Describe where and how two JSON values differ: ``messages[0].content: … {+be brief+}``."""
     if was == now:
         return
     if isinstance(was, dict) and isinstance(now, dict):
@@ -230,7 +230,7 @@ def differences(was: Any, now: Any, path: str = "") -> Iterator[str]:
 
 
 def _of_lists(was: Sequence[Any], now: Sequence[Any], path: str) -> Iterator[str]:
-    """Lists of named things by their names, others by place."""
+    """Compare lists of named items by name, others by place."""
     names = [[_name(one) for one in side] for side in (was, now)]
     if all(names[0]) and all(names[1]) and names[0] != names[1]:
         ours, theirs = dict(zip(names[0], was, strict=True)), dict(zip(names[1], now, strict=True))
@@ -262,7 +262,7 @@ def _cut(text: str, most: int) -> str:
 
 
 def first_difference(was: str, now: str) -> str:
-    """The first words that differ, with some around them: ``… is high [-today-]{+now+} and the …``."""
+    """Return the first differing words with some context: ``… is high [-today-]{+now+} and the …``."""
     ours, theirs = (re.findall(r"\s+|\S+", side) for side in (was, now))
     first = next(
         (n for n, (a, b) in enumerate(zip(ours, theirs, strict=False)) if a != b), min(len(ours), len(theirs))

@@ -1,30 +1,30 @@
-"""Features of an agent, each an ``Extension`` in its own module, and models for extensions of your own.
+"""Features of an agent, each an ``Extension`` in its own module, and examples for your own extensions.
 
 The keywords of ``Agent`` build the list of features in a fixed order (``built_in.py``): telemetry, limits,
-your extensions, callbacks, hooks, context engine, memory, checkpoints, background tasks. Their layers are in
-this order in the pipeline, which decides in one place which of two layers sees an answer first. An agent
-loads telemetry, limits, hooks, a context engine, memory, and the type of an answer only if it has them.
+your extensions, callbacks, hooks, context engine, memory, checkpoints, background tasks. Their layers have
+this order in the pipeline, so one place decides which of two layers sees an answer first. An agent loads
+telemetry, limits, hooks, a context engine, memory, and the type of an answer only if it has them.
 
 Each feature is made from a ``Ground``: the options of the agent, and what all its turns share.
 ``other_agents.py`` makes agents for children and handoffs.
 
 In each turn an extension has a ``Part``: the requests that it performs, its layers, the ``Checks`` that
-states make because of it, what the turn starts with (``Opened``), what it follows, and what it does at
-the beginning and the end. The table of handlers is built from the parts; the core in
+states make because of it, its share of the start of the turn (``Opened``), its subscriptions, and its actions
+at the beginning and the end. The table of handlers is built from the parts; the core in
 ``composition/effect_handler.py`` keeps model, tools, approvals, clock, and store. A handler is a bound
-method, so a request has the same number of frames as before. The type of an answer is a part without an
-extension, because each turn may have another type.
+method, so it adds no frame to a request. The type of an answer is a part without an extension, because each
+turn may have another type.
 
 A feature is above what it uses. The class for a user (``hooks.py``, ``memory.py``,
-``sessions/checkpoints.py``) stays in its room, which the command line and ``doctor`` know without an
-agent; the extension is here.
+``sessions/checkpoints.py``) stays in its room, which the command line and ``doctor`` know without an agent;
+the extension is here.
 
 Some features are not extensions: approvals, because admitting and running a call are one decision of the
 core; handoffs and children, which are ways to make a turn; skills and MCP servers, which are sources of
 tools.
 
-States yield requests of extensions at named points (``AskExtension``), as data: a type of request that an
-extension brings would need a codec in the journal, and all that lists every request would have to know it.
+States yield requests of extensions at named points (``AskExtension``), as data: a request type of an
+extension would need a codec in the journal, and all code that lists every request would have to know it.
 """
 
 from __future__ import annotations
@@ -55,12 +55,12 @@ if TYPE_CHECKING:
     from fsm_agent.features.other_agents import ChildAgentFactory
 
 RESULTS = "results"
-"""Folder of the home directory where long tool results are saved."""
+"""Folder in the home directory for long tool results."""
 
 
 class Ground(Protocol):
-    """``make`` makes the agent of a child. ``more``: tools that come and go. ``auxiliary``: models for
-    summaries. ``extensions``: those that the user gave."""
+    """What a feature is built from. ``make`` makes a child's agent. ``more``: tools that come and go.
+    ``auxiliary``: models for summaries. ``extensions``: the user's."""
 
     options: AgentOptions
     make: Callable[[AgentOptions], ChildAgent]
@@ -84,11 +84,11 @@ class Ground(Protocol):
 
     @property
     def files(self) -> Extension:
-        """The checkpoints of files."""
+        """The file checkpoints."""
 
 
 def save(folder: Path, name: str, text: str) -> Saved:
-    """Write a file; a failure is in the result, never raised."""
+    """Write a file; report a failure in the result, never as an exception."""
     path = folder / re.sub(r"[^\w.-]", "_", name)[-120:]
     try:
         private_folder(folder)

@@ -1,4 +1,4 @@
-"""The answer of one turn that has to be of a type: checked, let out, kept as a value."""
+"""The typed answer of one turn: validated, delivered, kept as a value."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ from fsm_agent.tools.signature import KEY
 
 
 def output_type_of(wanted: Any, settings: Settings) -> OutputType[Any] | None:
-    """Return what an answer has to be; ``None`` for ``str``, which every answer is. ``wanted`` may be what
-    is stored of a turn. Raises ``ConfigError``."""
+    """Return the type of an answer; ``None`` for ``str``, which every answer is. ``wanted`` may be the stored
+    specification of a turn. Raises ``ConfigError``."""
     if wanted is None or wanted is str:
         return None
     if isinstance(wanted, OutputSpec):
@@ -35,9 +35,9 @@ def output_type_of(wanted: Any, settings: Settings) -> OutputType[Any] | None:
 def output_type_again(
     stored: OutputSpec | None, given: Any, agents: OutputType[Any] | None, settings: Settings
 ) -> OutputType[Any] | None:
-    """Return the type of the answer of a turn that is resumed: what is ``given`` now, else the
-    agent's if the turn was begun with it, else what is ``stored`` of it: its schema, and plain data for
-    values. Raises ``ConfigError`` for what is given and is another type than the turn was begun with."""
+    """Return the answer type of a resumed turn: the type ``given`` now, else the agent's if the turn was
+    begun with it, else the ``stored`` one: its schema, with plain data as values. Raises ``ConfigError`` if
+    the given type is not the one that the turn was begun with."""
     if given is not None:
         again = output_type_of(given, settings)
         if _schema(again) != (None if stored is None else dict(stored.schema)):
@@ -54,7 +54,7 @@ def _schema(kind: OutputType[Any] | None) -> dict[str, Any] | None:
 
 
 class Answers(Part):
-    """The answers of one turn. ``scene``: what an output function can know of it."""
+    """The answers of one turn. ``scene``: the context for an output function."""
 
     def __init__(
         self,
@@ -80,11 +80,11 @@ class Answers(Part):
         return self._kind.final_tool
 
     def partial(self, text: str) -> Any:
-        """Return what can be made of the beginning of an answer."""
+        """Return the value of the beginning of an answer, as far as it can be parsed."""
         return self._kind.partial(text)
 
     async def _check(self, request: CheckAnswer, turn: Any, call_next: Perform) -> AnswerChecked:
-        """Is this text of the type? A function is asked last, after every other check."""
+        """Check whether the text has the type. A function runs last, after every other check."""
         if not request.typed:
             return await call_next(request)  # type: ignore[no-any-return]
         try:
@@ -99,8 +99,8 @@ class Answers(Part):
         return replace(checked, text=None if read.text == request.text else read.text)
 
     async def value(self, text: str) -> Any:
-        """Return the value of the text that the turn ended with, ``None`` when that is of another type. What
-        was checked in this process is not checked again."""
+        """Return the value of the turn's final text, ``None`` if it has another type. A text checked in this
+        process is not checked again."""
         if self._checked is not None and self._checked.text == text:
             return self._checked.value
         try:
@@ -128,12 +128,12 @@ class Answers(Part):
 
 
 async def _let_out(request: CheckAnswer) -> AnswerChecked:
-    """Without guardrails."""
+    """Deliver the answer: there are no guardrails."""
     return AnswerChecked()
 
 
 async def _call_function(function: Callable[[], Any]) -> tuple[Any, ToolFailure | None]:
-    """(what the function returns, or its refusal in words for the model)."""
+    """Return (the result of the function, or its refusal in words for the model)."""
     try:
         return await answer_of(function), None
     except ToolFailure as failure:

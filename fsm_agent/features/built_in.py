@@ -1,5 +1,5 @@
-"""The list of an agent's features: which it has, and the order of their layers. One that is off is not
-loaded; those that need nothing of their own are here."""
+"""The list of an agent's features and the order of their layers. Unused features are not loaded; those
+without a module of their own are here."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 
 
 def features_of(ground: Ground) -> tuple[Extension, ...]:
-    """The features of an agent, the outermost first."""
+    """Return the features of an agent, the outermost first."""
     options, found = ground.options, list[Extension]()
     if ground.telemetry is not None:
         found.append(tracing_of(ground.telemetry, ground.store))
@@ -71,15 +71,15 @@ def features_of(ground: Ground) -> tuple[Extension, ...]:
 def limit_features(
     features: Sequence[Extension], ground: Ground, settings: Settings
 ) -> tuple[Extension, ...]:
-    """The features of a turn with limits of its own."""
+    """Return the features of a turn with limits of its own."""
     from fsm_agent.features.limits import Limits
 
     return (Limits(ground, settings), *(one for one in features if not isinstance(one, Limits)))
 
 
 def memory_of(ground: Ground) -> MemoryRecall | None:
-    """The feature ``memory`` of an agent with an external memory, or with callbacks, which may give context.
-    Raises ``ConfigError``."""
+    """Return the feature ``memory`` of an agent with an external memory, or with callbacks, which may give
+    context. Raises ``ConfigError``."""
     if ground.options["memory"] is None and ground.options["callbacks"] is None:
         return None
     from fsm_agent.features.context import MemoryRecall
@@ -88,7 +88,7 @@ def memory_of(ground: Ground) -> MemoryRecall | None:
 
 
 def output_type_of(wanted: Any, settings: Settings) -> OutputType[Any] | None:
-    """What an answer has to be; ``None`` for ``str``, which every answer is. Raises ``ConfigError``."""
+    """Return the type of an answer; ``None`` for ``str``, which every answer is. Raises ``ConfigError``."""
     if wanted is None or wanted is str:
         return None
     from fsm_agent.features.answers import output_type_of
@@ -99,7 +99,7 @@ def output_type_of(wanted: Any, settings: Settings) -> OutputType[Any] | None:
 def output_type_again(
     stored: OutputSpec | None, given: Any, agents: OutputType[Any] | None, settings: Settings
 ) -> OutputType[Any] | None:
-    """The type of the answer of a turn that is resumed. Raises ``ConfigError``."""
+    """Return the answer type of a resumed turn. Raises ``ConfigError``."""
     if stored is None and given is None:
         return None
     from fsm_agent.features.answers import output_type_again
@@ -108,18 +108,18 @@ def output_type_again(
 
 
 def answers_of(kind: OutputType[Any], ground: Ground, scene: Callable[[], RunContext[Any]]) -> Answers:
-    """The feature of a turn whose answer has to be of a type."""
+    """Return the feature of a turn with a typed answer."""
     from fsm_agent.features.answers import Answers
 
     return Answers(kind, ground.clock, ground.settings, ground.signals, scene)
 
 
 # ----------------------------------------------------------------------------------------------------
-# The feature ``callbacks``: those that may change the outcome of a call and the answer that is delivered.
+# The feature ``callbacks``: callbacks that may change the outcome of a call and the delivered answer.
 
 
 class CallbackCalls(Extension):
-    """Of one agent."""
+    """The callbacks of one agent."""
 
     name = "callbacks"
 
@@ -133,9 +133,9 @@ class CallbackCalls(Extension):
     async def _outcome(
         self, here: Here, request: RunTool | AnswerProgram, turn: Any, call_next: Perform
     ) -> Any:
-        """Let the callback ``after_tool`` change the outcome of a call, and publish it; one that fails leaves
-        it as it is. A program that asks for something has no outcome yet, and neither has a call whose result
-        comes later."""
+        """Let the callback ``after_tool`` change the outcome of a call, and publish the outcome; a failed
+        callback changes nothing. A program's request and a call whose result comes later have no outcome
+        yet."""
         callbacks, call = self._callbacks, here.call_of(request)
         ended = await call_next(request)
         if call is None or not isinstance(ended, ToolOutcome):
@@ -155,7 +155,7 @@ class CallbackCalls(Extension):
 
 
 def publish_progress(callbacks: Callbacks, what: str, call: RunTool, preview: Callable[[], str]) -> None:
-    """Publish how far a call is."""
+    """Publish the progress of a call."""
     if callbacks.hears(ToolProgress):
         callbacks.publish(ToolProgress(what, call.name, one_line(preview(), 120)))
 
@@ -165,8 +165,8 @@ def publish_progress(callbacks: Callbacks, what: str, call: RunTool, preview: Ca
 
 
 class FileCheckpoints(Extension):
-    """Of one agent. What is too much to be kept is reported by the turn; where there is never a checkpoint,
-    ``doctor`` says it."""
+    """The file checkpoints of one agent. The turn reports files that are too large to keep; if there is never
+    a checkpoint, ``doctor`` reports that."""
 
     name = "checkpoints"
 
@@ -189,12 +189,11 @@ class FileCheckpoints(Extension):
 
 
 # ----------------------------------------------------------------------------------------------------
-# The feature ``background``: reports of tasks that run beside the conversation, its review, and its
-# title.
+# The feature ``background``: reports of tasks beside the conversation, its review, and its title.
 
 
 class BackgroundTasks(Extension):
-    """Of one agent."""
+    """The background tasks of one agent."""
 
     name = "background"
 
@@ -228,11 +227,11 @@ class _Tasks(Part):
         )
 
     async def _review(self, request: BeginReview) -> Done:
-        """A review that cannot be begun is reported, and hurts nothing. Children are not reviewed."""
+        """Begin a review; report one that cannot begin, without failing. Children are not reviewed."""
         return await self._begin(review_of, "the conversation is not reviewed")
 
     async def _title(self, request: NameSession) -> Done:
-        """A session without another title keeps its first words."""
+        """Ask for a title; a session without one keeps its first words."""
         return await self._begin(title_of, "no title is looked for")
 
     async def _begin(
@@ -250,7 +249,7 @@ class _Tasks(Part):
 
 
 def background_of(ground: Ground) -> Background | None:
-    """Tasks in the background are an affair of the agent that a person talks to, not of its children."""
+    """Return the background tasks of an agent that talks to a person; ``None`` for a child."""
     options = ground.options
     if options["inherits"] is not None:
         return None
@@ -270,6 +269,6 @@ def background_of(ground: Ground) -> Background | None:
 
 
 def _quiet(options: AgentOptions, settings: Settings) -> tuple[str, ...]:
-    """Tasks in the background without a report, that this agent begins."""
+    """Return the kinds of background tasks without a report that this agent begins."""
     review = (REVIEW,) if settings.memory.review == "child" else ()
     return (*review, TITLE) if by_task(options["auxiliary"])[TITLE] else review

@@ -1,4 +1,4 @@
-"""The features ``memory`` and ``context engine``: what objects of the user put into the context of a turn."""
+"""The features ``memory`` and ``context engine``: what objects of the user add to the context of a turn."""
 
 from __future__ import annotations
 
@@ -29,18 +29,18 @@ from fsm_agent.support.threads import in_daemon_thread
 from fsm_agent.tools import Tool
 
 # ----------------------------------------------------------------------------------------------------
-# The feature ``memory``: what goes to the model with a message of the user and is not theirs, because a
-# memory recalls it or a callback adds it.
+# The feature ``memory``: context that the model gets beside the user's message, recalled by a memory or added
+# by a callback.
 
 
 MOST = 20_000
-"""Characters of one source; a longer text is saved to a file, and its beginning and end are sent."""
+"""Maximum characters of one source; a longer text is saved to a file, and its beginning and end are sent."""
 PREVIEW = 4_000
 
 
 class MemoryRecall(Extension):
-    """The feature ``memory`` of one agent. Without an external memory and without a callback it answers
-    nothing at once. Raises ``ConfigError`` for a memory without the methods of one."""
+    """The feature ``memory`` of one agent. Without an external memory and without a callback it returns
+    nothing, at once. Raises ``ConfigError`` for a memory without the methods of one."""
 
     name = "memory"
 
@@ -66,18 +66,18 @@ class MemoryRecall(Extension):
 
     @property
     def there(self) -> bool:
-        """Say whether anything may be recalled: an external memory, or a callback that gives context."""
+        """Say whether anything can be recalled: by an external memory, or a callback for context."""
         return self._memory is not None or self._callbacks.has("context")
 
     async def prompt_block(self, session_id: str) -> tuple[str | None, str]:
-        """What the external memory puts into the prompt of this session; ``None`` when it gave no answer,
-        with the problem in words."""
+        """Return the external memory's block of this session's prompt and the problem in words; the block is
+        ``None`` if the memory did not answer."""
         if self._memory is None:
             return "", ""
         return await self._memory.prompt_block(session_id, self._signals.event())
 
     async def prefetch(self, here: Here, request: Prefetch) -> Prefetched:
-        """Return what goes to the model with a message of the user."""
+        """Return the context that the model gets with a message of the user."""
 
         def spill(long: str) -> Saved:
             return self._keep(f"{session_id}-context-{uuid.uuid4().hex[:8]}.txt", long)
@@ -93,20 +93,20 @@ class MemoryRecall(Extension):
         return Prefetched("\n\n".join(parts), problem)
 
     async def preserve(self, request: Preserve) -> Prefetched:
-        """Ask the external memory what is to stay known of rows that a compaction takes."""
+        """Ask the external memory what a summary of compacted rows must preserve."""
         if self._memory is None:
             return Prefetched()
         found, problem = await self._memory.pre_compress(request.rows, self._signals.event())
         return Prefetched(shorten(found, MOST, "the rest was left out"), problem)
 
     async def sync(self, request: SyncMemory) -> Done:
-        """Tell the external memory of a completed turn, without waiting."""
+        """Report a completed turn to the external memory, without waiting."""
         if self._memory is not None:
             self._memory.sync(request.user, request.answer)
         return Done()
 
     async def aclose(self) -> None:
-        """Release the external memory once it has stored what it still had to."""
+        """Release the external memory once it has stored pending turns."""
         if self._memory is not None:
             await self._memory.aclose()
 
@@ -121,7 +121,7 @@ def _bound_text(text: str, spill: Callable[[str], Saved]) -> str:
 
 
 # ----------------------------------------------------------------------------------------------------
-# Asking a context engine of the user's: within limits, for values that the journal can keep.
+# Calls to the user's context engine: within limits, for values that the journal can keep.
 
 
 STEPS = ("cut", "prompt", "rows")
@@ -143,7 +143,7 @@ class EngineCalls(Extension):
         return Part({AskEngine: self.answer}, opens={"engine": True})
 
     async def answer(self, request: AskEngine) -> EngineAnswer:
-        """Return what the engine says; what it raises and what cannot be read is a ``problem``."""
+        """Return the engine's answer; an exception or an unreadable answer becomes its ``problem``."""
         answer, problem = await self._code.within(
             self._ask_engine(request), self._seconds, self._signals.event()
         )
@@ -171,7 +171,7 @@ def _read(request: AskEngine, said: Any) -> EngineAnswer:
 
 
 def _shorter(before: Sequence[Message], said: Any) -> EngineAnswer:
-    """Rows that are known by their places, and others in the form in which they are stored."""
+    """Return the engine's rows: known ones by their places, new ones in stored form."""
     known = {row: place for place, row in enumerate(before)}
     made: list[Message] = []
     places = []

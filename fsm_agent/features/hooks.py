@@ -1,4 +1,4 @@
-"""The feature ``hooks``: asks the hooks and guardrails of an agent."""
+"""The feature ``hooks``: calls the hooks and guardrails of an agent."""
 
 from __future__ import annotations
 
@@ -55,23 +55,23 @@ from fsm_agent.tools.signature import RunContext
 log = logging.getLogger(__name__)
 
 FIXED = frozenset({"model", "messages", "input", "stream"})
-"""Fields of a request that no hook changes: they say which model reads which conversation."""
+"""Fields of a request that no hook may change: they determine which model reads which conversation."""
 POINTS: Mapping[str, tuple[str, ...]] = {
     name: tuple(inspect.signature(method).parameters)[1:]
     for name, method in vars(Hooks).items()
     if inspect.isfunction(method)
 }
-"""What hooks are called for, and the values that they get."""
+"""The points at which hooks are called, with the names of their parameters."""
 PREFIXES = ("before_", "after_", "on_", "turn_")
-"""How the names of points begin; a method that begins so is meant to be called."""
+"""Prefixes of points; a public method with one is meant to be called."""
 MESSAGE, ANSWER = (Block, Rewrite), (Block, Rewrite, Retry)
 
 
 class HookCalls(Extension):
-    """Those of one agent: asked in order, within their time; what fails refuses, or is reported where nothing
-    can be refused.
+    """The hooks and guardrails of one agent: called in order, within their time. A failure refuses, or is
+    reported if nothing can be refused.
 
-    Raises ``ConfigError`` for an object that is no hook or guardrail."""
+    Raises ``ConfigError`` for an object that is not a hook or guardrail."""
 
     name = "hooks"
 
@@ -102,7 +102,7 @@ class HookCalls(Extension):
     # Guardrails
 
     async def message(self, here: Here, request: CheckMessage) -> MessageChecked:
-        """Return what those for messages say."""
+        """Return the verdict of the input guardrails."""
         context, text = here.scene(), request.text
         if not request.beside:
             checked = await self._check_answer(self._before, context, text, MESSAGE)
@@ -113,7 +113,7 @@ class HookCalls(Extension):
         return MessageChecked("; ".join(one.blocked for one in refusals), None, names)
 
     async def answer(self, here: Here, request: CheckAnswer) -> AnswerChecked:
-        """Return what those for answers say."""
+        """Return the verdict of the output guardrails."""
         return await self._check_answer(self._after, here.scene(), request.text, ANSWER)
 
     async def _check_answer(
@@ -137,10 +137,10 @@ class HookCalls(Extension):
                 now, by = said.text, (*by, guard.title)
         return AnswerChecked(text=now if by else None, by=by)
 
-    # Hooks that may change what they see
+    # Hooks that may change values
 
     async def request(self, here: Here, shown: ShowRequest) -> RequestChanged:
-        """Return what they make of a request."""
+        """Return the changes of the hooks to a request."""
         context, runtime = replace(here.scene(), attempt=shown.attempt), self._ground.backends.runtime()
         changed, body = RequestChanged(), shown.request.body
         for hook in self._with("before_request"):
@@ -165,7 +165,7 @@ class HookCalls(Extension):
         return changed
 
     async def call(self, here: Here, shown: ShowCall) -> CallChanged | NotYet:
-        """Return what they make of a call, or that it comes later."""
+        """Return the changes of the hooks to a call, or suspend it."""
         context = replace(here.scene(), call_id=shown.call_id)
         arguments = shown.arguments
         by: tuple[str, ...] = ()
@@ -194,7 +194,7 @@ class HookCalls(Extension):
         return CallChanged(arguments if by else None, None, by)
 
     async def reply(self, context: RunContext[Any], reply: ModelReply) -> ModelReply:
-        """Return the reply as they make it."""
+        """Return the reply after the hooks' changes."""
         for hook in self._with("after_request"):
             text = await self._text(hook, "after_request", context, reply)
             if text is not None and text != reply.text:
@@ -202,7 +202,7 @@ class HookCalls(Extension):
         return reply
 
     async def result(self, context: RunContext[Any], request: RunTool, outcome: ToolOutcome) -> ToolOutcome:
-        """Return the outcome as they make it."""
+        """Return the outcome after the hooks' changes."""
         call = ShownCall(request.call_id, request.name, dict(request.arguments))
         for hook in self._with("after_tool"):
             text = await self._text(hook, "after_tool", context, call, outcome.text, outcome.status)
@@ -211,7 +211,7 @@ class HookCalls(Extension):
         return outcome
 
     async def ending(self, context: RunContext[Any], text: str) -> Transformed:
-        """Return the answer as it is delivered."""
+        """Return the delivered answer after the hooks' changes."""
         now = text
         by: tuple[str, ...] = ()
         for hook in self._with("turn_end"):
@@ -223,7 +223,7 @@ class HookCalls(Extension):
     # Notified hooks
 
     def tells(self, point: str) -> bool:
-        """Say whether a hook follows ``point``."""
+        """Say whether any hook implements ``point``."""
         return bool(self._with(point))
 
     def tell(self, point: str, context: RunContext[Any], *values: Any) -> None:
@@ -275,7 +275,7 @@ class HookCalls(Extension):
         return await code.within(work, self._seconds, here=True)
 
     async def _text(self, hook: Hooks, point: str, context: RunContext[Any], *values: Any) -> str | None:
-        """Another text, if the hook gives one; one that fails leaves the text as it is, with a line."""
+        """Return the hook's new text, if any. A failed hook changes nothing and is reported."""
         said, problem = await self._call_hook(hook, point, context, *values)
         if not problem and said is not None and not isinstance(said, str):
             problem = _wrong(hook, said, "a text or None")
@@ -295,8 +295,8 @@ def _guardrail(one: Guardrail | Callable[..., Any]) -> Guardrail:
 
 
 def _check_methods(hook: Hooks) -> None:
-    """Raises ``ConfigError`` for a method that is never called, because no point has its name, and for one
-    that does not take what it is given."""
+    """Raise ``ConfigError`` for a method that is never called, because no point has its name, and for one
+    that does not accept its parameters."""
     for name in dir(type(hook)):
         if name in POINTS:
             _check_values(f"{name} of hook {_title(hook)}", getattr(hook, name), POINTS[name])
@@ -309,15 +309,15 @@ def _check_methods(hook: Hooks) -> None:
 
 
 def _is_meant(name: str) -> bool:
-    """Say whether a method of this name, which is no point, was probably meant to be one."""
+    """Say whether a method that is not a point was probably meant to be one."""
     return name.startswith(PREFIXES) or bool(get_close_matches(name, POINTS, 1, 0.8))
 
 
 def _check_values(what: str, function: Callable[..., Any], values: Sequence[str]) -> None:
-    """Raises ``ConfigError`` for a function that cannot be called with these ``values``."""
+    """Raise ``ConfigError`` for a function that cannot be called with these ``values``."""
     try:
         signature = inspect.signature(function)
-    except (TypeError, ValueError):  # written in C
+    except (TypeError, ValueError):  # implemented in C
         return
     try:
         signature.bind(*values)
@@ -334,7 +334,7 @@ def _for(context: RunContext[Any], hook: Hooks) -> RunContext[Any]:
 
 
 def _resting(hook: Hooks, said: WakeAt, shown: ShowCall, due: float) -> NotYet:
-    """Suspend the turn until then; the hook is asked again when it resumes."""
+    """Suspend the turn until then; when it resumes, the hook is called again."""
     untold = CallChanged(
         shown.arguments, "not run: it was to wait, and that cannot be written down", (_title(hook),)
     )
@@ -386,8 +386,8 @@ class _Asked(Part):
         return reply
 
     async def _result(self, request: RunTool | AnswerProgram, turn: Any, call_next: Perform) -> Any:
-        """Change what became of a call. A program that asks for something, and a call whose result comes
-        later, have no outcome yet."""
+        """Let hooks change the outcome of a call. A program's request, and a call whose result comes later,
+        have no outcome yet."""
         call, hooks = self._here.call_of(request), self._hooks
         outcome = await call_next(request)
         if call is None or not isinstance(outcome, ToolOutcome):

@@ -2,11 +2,11 @@
 
 Theory of operation
 -------------------
-The cost of a request is known when its reply has come. A limit compared with what was spent is therefore
-passed by one request, and by one more for each turn that runs at the same time. So a request is checked
-before it is sent, against the most that it can take: the estimate of its prompt, and as long a reply as it
-may have. Where less than that is left, the reply is capped at what is left. Where not even a short reply fits
-(``LEAST_REPLY``), the request is not sent, and the turn ends with the limit's own exit.
+The cost of a request is known only when its reply has arrived. A limit that is compared with past spending is
+therefore exceeded by one request, and by one more for each turn that runs at the same time. So a request is
+checked before it is sent, against the most that it can take: the estimate of its prompt, and the longest
+reply that it may have. If less than that is left, the reply is capped at what is left. If not even a short
+reply fits (``LEAST_REPLY``), the request is not sent, and the turn ends with the limit's own exit.
 
 Three amounts make up a limit (``Pot``):
 
@@ -14,30 +14,30 @@ Three amounts make up a limit (``Pot``):
   children and of other sessions count, each under its scope: turn, tree (a turn and all below it), session
   (a conversation with its branches), day. Writes are read in their order, so what a check sees is never newer
   than what it misses.
-- *held* is what requests under way may still take. A reservation is made in the same locked step as the
+- *held* is what pending requests may still take. A reservation is made in the same locked step as the
   decision, and it is released when the request has reached the writer, at the next request of the turn
-  (``LATER`` lists what may come between). In between, the amount counts twice for a moment, never not at all.
+  (``LATER`` lists what may come between). Between the two it briefly counts twice, never not at all.
 - *limit* comes from the settings of the agent that runs the turn now. Nothing in the store grants the right
   to spend, so a turn that was exported with a high limit gains nothing.
 
-A turn that finds too little left *because others hold it* waits for them: most requests take far less than
-they may. With ``GENEROUS`` tokens of room it does not wait. One that finds too little left *by itself* ends.
+A turn with too little left *because others hold it* waits for them: most requests take far less than they
+may. With ``GENEROUS`` tokens of room it does not wait. A turn with too little left *by itself* ends.
 
-Who is checked where:
+Checks happen in two places:
 
 - ``BuildMessages`` asks (``CheckLimits``) for each request of the turn, and ``Compress`` for each summary, so
   the answer is in the journal and decides by a row of the table.
-- The layer checks again what no state of this process has asked for: a summary, whose request is made by a
-  context engine, and the first request of a turn that was forked or resumed in ``CallLLM``, whose check
-  belongs to another turn or another time.
+- The layer checks what no state of this process has checked: a summary, whose request is made by a context
+  engine, and the first request of a turn that was forked or resumed in ``CallLLM``, whose check belongs to
+  another turn or another time.
 
-Time is not spent by waiting for people: ``_time_request`` leaves out questions, and ``WorkTime`` adds up
-overlapping work once. Children work within the time of their root. What the process before had used is read
-once from the journal.
+Waiting for people does not count as time: ``_time_request`` leaves out questions, and ``WorkTime`` counts
+overlapping work once. Children work within the time of their root. The time used by an earlier process is
+read once from the journal.
 
-What would break: a request to a model that does not pass the layer; a price that is not known (refused when
-a turn begins, since such a model would be free); holding without the lock, where two turns would both
-see the same rest. (Why: decision 100.)
+Three things would break this: a model request that bypasses the layer; an unknown price (refused when a turn
+begins, since such a model would be free); and holding without the lock, where two turns would both see the
+same rest. (Why: decision 100.)
 """
 
 from __future__ import annotations
@@ -75,10 +75,10 @@ from fsm_agent.settings import LimitScope, Settings
 
 Unit = Literal["usd", "tokens", "seconds"]
 LATER = (RunTool, Wait, CloseTurn)
-"""What is never asked for between the check of a request and the request."""
+"""Requests that never come between the check of a request and the request."""
 GENEROUS = 4_096
-"""Tokens of a reply with which a request goes out although others hold the rest of a limit; with fewer it
-waits for them."""
+"""Tokens of a reply that suffice to send a request while others hold the rest of a limit; with fewer it
+waits."""
 KINDS: Mapping[Unit, Literal["cost", "tokens", "time"]] = {
     "usd": "cost",
     "tokens": "tokens",
@@ -94,7 +94,7 @@ ADVICE: Mapping[LimitScope, str] = {
 
 @dataclass(frozen=True, slots=True)
 class Pot:
-    """One limit in money or tokens: what of it was ``spent``, and what others have ``held``."""
+    """One limit in money or tokens: the amount ``spent``, and the amount that others have ``held``."""
 
     scope: LimitScope
     unit: Literal["usd", "tokens"]
@@ -103,7 +103,7 @@ class Pot:
     held: float = 0.0
 
     def reply(self, prompt: int, price: Price, *, alone: bool) -> float:
-        """Return how many tokens the reply to such a prompt may have; below 0 when the prompt is too much.
+        """Return the maximum tokens of a reply to such a prompt; below 0 if the prompt is too large.
         ``alone``: as if no other turn held anything."""
         left = self.limit - self.spent - (0.0 if alone else self.held)
         if self.unit == "tokens":
@@ -113,7 +113,7 @@ class Pot:
         return math.copysign(math.inf, left) if not each else math.floor(left / each)
 
     def reached(self, prompt: int, output: int, price: Price) -> LimitReached:
-        """Return it as what ends a turn whose next request may take so much."""
+        """Build the ``LimitReached`` reported when the next request could exceed this limit."""
         most, least = (
             price.most(prompt, reply) if self.unit == "usd" else prompt + reply
             for reply in (output, min(output, LEAST_REPLY))
@@ -134,12 +134,12 @@ class Limits(Extension):
 
 
 class UnknownPrice(ConfigError):
-    """A limit in money cannot be kept, because a model that may be asked has no known price."""
+    """A limit in money cannot be kept, because a model that may be called has no known price."""
 
 
 class LimitKeeper(Part):
-    """Of one turn, or with an empty ``turn_id`` of a compaction that a person asks for. Raises
-    ``UnknownPrice`` when there is a limit in money, and a model that may be asked has no known price."""
+    """The limits of one turn, or with an empty ``turn_id`` of a compaction that a person requests. Raises
+    ``UnknownPrice`` if there is a limit in money and a model that may be called has no known price."""
 
     def __init__(self, agent: Ground, settings: Settings, turn_id: str, session_id: str) -> None:
         self._agent, self._settings, self._turn = agent, settings, turn_id
@@ -176,11 +176,11 @@ class LimitKeeper(Part):
         choice = backend.choice
         return price_of(choice.model, choice.profile.name, self._settings.prices)
 
-    # Around what performs requests
+    # Layers around all requests
 
     async def _time_request(self, request: Any, turn: Any, call_next: Perform) -> Any:
-        """Count the time of a request, unless a person is waited for."""
-        if self._called or isinstance(request, LATER):  # what the last request took is with the writer by now
+        """Count the time of a request, unless it waits for a person."""
+        if self._called or isinstance(request, LATER):  # the writer has the last request's usage by now
             self._called = False
             self._held.release(self)
         if isinstance(request, AskApproval) or (isinstance(request, RunTool) and request.name == "clarify"):
@@ -191,8 +191,8 @@ class LimitKeeper(Part):
     async def _call_within(
         self, request: CallModel, turn: Any, call_next: Perform
     ) -> ModelReply | Failure | Cancelled:
-        """Perform a request. Check it first where no state has: that of a summary, and the first of a turn
-        that was forked or resumed behind its check."""
+        """Perform a request. Check it first if no state has: a summary, and the first request of a turn that
+        was forked or resumed after its check."""
         backend = self._backend_of(request)
         if request.request.purpose == "summary" or not self._checked:
             most = backend.choice.runtime().most_output or self._settings.length.cap_max
@@ -214,7 +214,7 @@ class LimitKeeper(Part):
     async def _note(
         self, request: CallModel, reply: ModelReply | Failure | Cancelled, backend: Backend
     ) -> None:
-        """Write down what a request outside of a turn took: no journal does."""
+        """Record the usage of a request outside of a turn, which has no journal."""
         usage: Usage = reply.usage or estimate_usage(request.request, reply)
         price = self._price(backend)
         usd = 0.0 if price is None else price.most(usage.prompt, usage.output)
@@ -225,11 +225,11 @@ class LimitKeeper(Part):
     # Limits
 
     def seconds_left(self) -> float:
-        """Return the seconds until the first of the limits in time; infinite without any."""
+        """Return the seconds until the first time limit; infinite without one."""
         return min((late.limit - late.spent for late in self._times()), default=math.inf)
 
     async def check(self, request: CheckLimits) -> LimitsChecked:
-        """Say whether the request may go out, and with how long a reply."""
+        """Say whether the request may be sent, and how long its reply may be."""
         agent = self._agent
         asked = (agent.backends.current, *(agent.auxiliary if request.summary else ()))
         self._checked = True
@@ -269,7 +269,7 @@ class LimitKeeper(Part):
     def _decide_limits(
         self, spent: Mapping[LimitScope, Expense], prompt: int, output: int, price: Price
     ) -> LimitsChecked | None:
-        """What is said of the request, and held for it; ``None`` when it has to wait for others."""
+        """Decide on the request and reserve its amount; ``None`` if it has to wait for others."""
         pots = self._pots(spent)
         tightest = min(pots, key=lambda pot: pot.reply(prompt, price, alone=True))
         alone = tightest.reply(prompt, price, alone=True)
@@ -299,14 +299,14 @@ class LimitKeeper(Part):
         return f"{scope} {names[scope]}"
 
     def _keys(self) -> list[str]:
-        """What is held is held of all, whichever limits this turn has: others may have others."""
+        """Return the keys of all scopes: other turns may have limits that this turn does not have."""
         scopes: tuple[LimitScope, ...] = ("turn", "tree", "session", "day")
         return [self._key(scope) for scope in scopes if self._turn or scope in ("session", "day")]
 
     # Time
 
     def _learn_time(self) -> None:
-        """What was done before this process took the turn up; read once."""
+        """Read once the time used before this process took over the turn."""
         scopes = [scope for scope, limit in self._limits.items() if limit.seconds is not None]
         if not scopes or self._others:
             return
@@ -322,7 +322,7 @@ class LimitKeeper(Part):
         ]
 
     def _worked_seconds(self, scope: LimitScope) -> float:
-        """Seconds of a scope: children work within the time of the root of their tree, while that runs."""
+        """Return the seconds of a scope: children share the time of their tree's root while it runs."""
         if scope == "turn":
             return self._own.seconds
         before, root = self._others.get("tree", 0.0), self._root

@@ -1,5 +1,4 @@
-"""Agents beside this one: for child turns, as tools, and to take over a conversation
-(``Agent(handoffs=[…])``)."""
+"""Other agents: for child turns, as tools, and to take over a conversation (``Agent(handoffs=[…])``)."""
 
 from __future__ import annotations
 
@@ -39,16 +38,16 @@ WITHHELD_TOOLSETS = frozenset({"memory", "learn", "clarify", "code"})
 WITHHELD = frozenset(
     {"memory", "skill_manage", "clarify", "execute_code", "send_message", "cronjob", "schedule"}
 )
-"""Tools that a child never has, also those of its user: it does not write notes or skills, ask or message
-people, schedule work, or run programs that call tools (AGT-05). A review is there for notes and skills."""
+"""Tools that a child never has, even if its user gave them: it does not write notes or skills, ask or message
+people, schedule work, or run programs that call tools (AGT-05). Reviews write the notes and skills."""
 
 
 SIDE_ITERATIONS = 3
-"""Of a child that only answers: one, and two for a reply that is cut."""
+"""Iterations of a child that only answers: one, and two for a reply that is cut."""
 
 
 class Borrowed:
-    """Tools of a source that the parent keeps running."""
+    """The tools of a source that the parent keeps running."""
 
     def __init__(self, source: ToolSource) -> None:
         self._source = source
@@ -67,11 +66,11 @@ class Borrowed:
         return await self._source.find(name)
 
     async def aclose(self) -> None:
-        """Not ours to close."""
+        """Do nothing: the parent closes the source."""
 
 
 class ChildAgentFactory:
-    """Makes the agents of children from the options of their parent, and of what it is made."""
+    """Makes the agents of children from the parent's options and ``Ground``."""
 
     def __init__(self, parent: Ground) -> None:
         self._parent, options, self._settings = parent, parent.options, parent.settings
@@ -82,7 +81,7 @@ class ChildAgentFactory:
 
     @property
     def allowed(self) -> bool:
-        """May an agent of this depth have children at all?"""
+        """Say whether an agent of this depth may have children."""
         return self._depth < self._parent.settings.delegation.max_depth
 
     def has_models(self, task: str) -> bool:
@@ -90,8 +89,8 @@ class ChildAgentFactory:
         return bool(by_task(self._options["auxiliary"])[task])
 
     def of(self, other: AgentOptions, settings: Settings, most: int) -> ChildFactory:
-        """Return where the children come from that are turns of another agent, with its own ``settings``, of
-        at most ``most`` iterations. The limits on the tree stay those of its first agent."""
+        """Return a factory for child turns of another agent, with its own ``settings`` and at most ``most``
+        iterations. The limits on the tree remain those of its first agent."""
         family = copy.copy(self)
         hooks = (*self._options["hooks"], *other["hooks"])
         telemetry = self._parent.telemetry if other["telemetry"] is None else other["telemetry"]
@@ -160,7 +159,7 @@ class ChildAgentFactory:
 
 
 def _few(most: int) -> dict[str, int]:
-    """Limits of a child with little to do."""
+    """Return the limits of a small child turn."""
     return {"max_iterations": most, "max_attempts_per_turn": 3 * most}
 
 
@@ -176,8 +175,8 @@ TOO_DEEP = (
 
 
 class OtherAgent:
-    """Asks one agent. ``delegation`` makes its turns, ``None`` until an agent has it as a tool; ``refusal``:
-    why that agent may ask no other, or nothing."""
+    """Asks one agent. ``delegation`` runs its turns, ``None`` until an agent has it as a tool; ``refusal``:
+    why the calling agent may not ask, or an empty string."""
 
     def __init__(self, name: str, delegation: Delegation | None = None, refusal: str = "") -> None:
         self._name, self._delegation, self._refusal = name, delegation, refusal
@@ -206,8 +205,8 @@ class OtherAgent:
 
 
 def other_agent(name: str, description: str, agent: OtherAgent) -> Tool:
-    """Make a tool that is idempotent by the call's key, which names the child. Raises ``ConfigError`` for a
-    name that no tool may have."""
+    """Make a tool that is idempotent because the call's key names the child. Raises ``ConfigError`` for an
+    invalid tool name."""
     made = tool(name=name, concurrency="parallel", effect="idempotent", timeout=LONGEST)(agent.ask)
     return delegating(made, description)
 
@@ -225,14 +224,14 @@ TASK_DESCRIBED = (
 @dataclass(frozen=True, kw_only=True)
 class AgentTool(Tool):
     """A tool whose calls are child turns of an agent with these ``options`` and ``settings``. ``most``:
-    iterations of one."""
+    maximum iterations of one turn."""
 
     options: AgentOptions
     settings: Settings
     most: int
 
     def held_by(self, ground: Ground) -> Tool:
-        """Return the tool as it is called in the turns of an agent that is made of this."""
+        """Return the tool bound to the agent that has it."""
         name, limits = self.spec.name, ground.settings.delegation
         children = Delegation(
             ground.child_factory.of(self.options, self.settings, self.most),
@@ -247,7 +246,7 @@ class AgentTool(Tool):
 
 
 def agent_tool(options: AgentOptions, settings: Settings, description: str, most: int | None) -> AgentTool:
-    """Return an agent with these options as a tool, by its name. Raises ``ConfigError``."""
+    """Return an agent with these options as a tool, under its name. Raises ``ConfigError``."""
     most = settings.max_iterations if most is None else most
     if isinstance(most, bool) or not isinstance(most, int) or most < 1:
         raise ConfigError("max_iterations of as_tool cannot be used", most, "a whole number from 1")
@@ -258,12 +257,12 @@ def agent_tool(options: AgentOptions, settings: Settings, description: str, most
 
 
 # ----------------------------------------------------------------------------------------------------
-# Handing the conversation over: a tool for each agent that can take it over. The call only says so; the
-# turn ends when all calls of its round have their results, and the next turn is the other agent's.
+# Handoffs: a tool for each agent that can take over the conversation. The call only requests it; the turn
+# ends when all calls of its round have their results, and the next turn is the other agent's.
 
 
 LONGEST_NOTE = 20_000
-"""Characters."""
+"""Maximum characters."""
 TOO_OFTEN = (
     "Not handed over: the conversation went from agent to agent {count} times since the user spoke, and at"
     " most {most} are allowed (delegation.max_handoffs). Answer the user yourself."
@@ -288,8 +287,8 @@ class Transfer:
 
 
 def transfer_tool(to: str, description: str, most: int) -> Tool:
-    """The tool that hands the conversation to the agent of this name. It changes nothing by itself, and no
-    program may call it."""
+    """Make the tool that hands the conversation to the agent of this name. It changes nothing by itself, and
+    programs may not call it."""
     made = tool(name=f"{TRANSFER}{to}", concurrency="interactive", effect="pure")(Transfer(to, most).transfer)
     return replace(made, spec=replace(made.spec, description=description))
 
@@ -301,23 +300,23 @@ FORMS = "an Agent, or Handoff(agent)"
 
 
 class OptionedAgent(Protocol):
-    """What a handoff needs of ``fsm_agent.Agent``."""
+    """The part of ``fsm_agent.Agent`` that a handoff needs."""
 
     settings: Settings
     session_id: str
 
     @property
     def options(self) -> AgentOptions:
-        """What it was made with."""
+        """Its options."""
         ...
 
 
 class Handoff:
-    """An agent that a conversation can be handed to. ``name``: what it is called here, by default its own
-    name; its tool is ``transfer_to_NAME``. ``description``: when to hand over, for the model.
-    ``input_filter``: makes of the conversation (rows as in ``TurnResult.messages``) the one that the agent
-    gets; what it leaves out is put aside, not deleted. ``agent`` may be a function that returns the
-    agent, so that two agents can hand over to each other; it needs a ``name``. Raises ``ConfigError``."""
+    """An agent that a conversation can be handed to. ``name``: its name here, by default its own; its tool is
+    ``transfer_to_NAME``. ``description``: when to hand over, for the model. ``input_filter``: maps the
+    conversation (rows as in ``TurnResult.messages``) to the rows that the agent gets; omitted rows are put
+    aside, not deleted. ``agent`` may be a function that returns the agent, so that two agents can hand over
+    to each other; it needs a ``name``. Raises ``ConfigError``."""
 
     def __init__(
         self,
@@ -342,7 +341,7 @@ class Handoff:
 
     @property
     def agent(self) -> OptionedAgent:
-        """The agent itself."""
+        """The agent itself, resolved if a function was given."""
         found: Any = self._agent if hasattr(self._agent, "options") else self._agent()
         if not hasattr(found, "options"):
             raise ConfigError(f"the handoff {self.name!r} gives no agent", found, "an Agent")
@@ -365,7 +364,7 @@ class Handoff:
 
 
 def handoffs_of(given: Sequence[Any]) -> tuple[Handoff, ...]:
-    """Return the handoffs of an agent. Raises ``ConfigError`` for other objects, and for two of one name."""
+    """Return the handoffs of an agent. Raises ``ConfigError`` for other objects and duplicate names."""
     if isinstance(given, str) or not isinstance(given, Sequence):
         raise ConfigError("handoffs has the wrong type", given, f"a list of: {FORMS}")
     found = tuple(one if isinstance(one, Handoff) else Handoff(one) for one in given)
@@ -376,13 +375,13 @@ def handoffs_of(given: Sequence[Any]) -> tuple[Handoff, ...]:
 
 
 def transfer_tools(given: Sequence[Any], most: int) -> list[Tool]:
-    """The tools that hand a conversation over."""
+    """Return the tools that hand a conversation over."""
     return [transfer_tool(one.name, one.description, most) for one in handoffs_of(given)]
 
 
 def found_handoff(options: AgentOptions, last: HandoffStep) -> Handoff:
-    """The handoff that was made, among those of an agent and of the agents that it can reach; one of the same
-    name when that is gone. Raises ``ConfigError`` when no agent of that name can be reached."""
+    """Return the handoff of this step, among those of an agent and of the agents that it can reach; one to
+    the same name if that is gone. Raises ``ConfigError`` if no agent of that name can be reached."""
     reached = list(_reachable(options))
     for source, one in reached:
         if (source, one.name) == (last.agent, last.to):
@@ -396,7 +395,7 @@ def found_handoff(options: AgentOptions, last: HandoffStep) -> Handoff:
 
 
 def _reachable(options: AgentOptions) -> Iterator[tuple[str, Handoff]]:
-    """(who can hand over, the handoff), each agent's once, the nearest first."""
+    """Yield (source agent, handoff), expanding each agent once, the nearest first."""
     seen, waiting = {options["name"]}, deque([(options["name"], options)])
     while waiting:
         source, one = waiting.popleft()
@@ -408,7 +407,7 @@ def _reachable(options: AgentOptions) -> Iterator[tuple[str, Handoff]]:
 
 
 class OtherAgents(Generic[A]):
-    """The agents that can take over a conversation of ``agent``: each is made once, with ``make``, in the
+    """The agents that can take over a conversation of ``agent``. Each is made once, with ``make``, in the
     store and for the people of that agent."""
 
     def __init__(self, agent: A, ground: Ground, make: Callable[[AgentOptions], A]) -> None:
@@ -419,7 +418,7 @@ class OtherAgents(Generic[A]):
         return iter(self._made.values())
 
     def of(self, handoff: Handoff, session_id: str) -> A:
-        """The agent of a handoff, with the session of the conversation."""
+        """Return the agent of a handoff, with the session of the conversation."""
         if handoff.agent is self._agent:
             other = self._agent
         else:
@@ -432,8 +431,8 @@ class OtherAgents(Generic[A]):
     def taking_over(
         self, session_id: str, step: HandoffStep, rows: Sequence[Message]
     ) -> tuple[A, Rows | None]:
-        """The agent of a handoff that was made, and what of the conversation's rows it reads; a line of
-        status says so. Raises ``ConfigError`` if no agent of that name can be reached."""
+        """Return the agent of a requested handoff and its filtered rows (``None`` for all); publish a status
+        line. Raises ``ConfigError`` if no agent of that name can be reached."""
         handoff = found_handoff(self._agent.options, step)
         history = handoff.filtered([row.to_dict() for row in rows])
         other = self.of(handoff, session_id)
@@ -441,7 +440,7 @@ class OtherAgents(Generic[A]):
         return other, history
 
     def named(self, name: str, session_id: str) -> A:
-        """The agent of this name; ``agent`` itself when it knows no other."""
+        """Return the agent of this name; ``agent`` itself if it knows no other."""
         options = self._agent.options
         if name == options["name"] or not options["handoffs"]:
             return self._agent
@@ -453,7 +452,7 @@ class OtherAgents(Generic[A]):
         return self.of(handoff, session_id)
 
     def _options(self, handoff: Handoff) -> AgentOptions:
-        """The agent's own options, in the store, for the people and within the limits of ``agent``."""
+        """Return the agent's own options, with the store, the people and the limits of ``agent``."""
         own, settings, ground = handoff.agent.options, handoff.agent.settings, self._ground
         mine, most = self._agent.options, ground.settings.delegation.max_handoffs
         above = {
@@ -476,14 +475,14 @@ class OtherAgents(Generic[A]):
 
 
 # ----------------------------------------------------------------------------------------------------
-# Which agent has a conversation: the one that ran its last turn, or the one that it handed it over to.
+# The current agent of a conversation: the one that ran its last turn, or that received it from it.
 
 
 @dataclass(frozen=True, slots=True)
 class Speaker:
-    """``agent`` has the conversation since ``turn``, the last one that was not taken back. ``handoffs``: the
-    way to it since the user spoke, when its own turn is still to begin; else empty. ``task_id``: of that
-    turn."""
+    """The agent that has had the conversation since ``turn``, the last turn that was not undone.
+    ``handoffs``: the way to it since the user spoke, if its own turn has not begun; else empty. ``task_id``:
+    of that turn."""
 
     agent: str
     turn: TurnInfo
@@ -492,14 +491,14 @@ class Speaker:
 
 
 def speaker_of(store: Store, session_id: str) -> Speaker | None:
-    """Return who has a conversation, ``None`` before its first turn."""
+    """Return the current agent of a conversation, ``None`` before its first turn."""
     turns = Turns(store.database)
     newest = turns.newest(session_id)
     return None if newest is None else speaker_after(turns, newest)
 
 
 def speaker_after(turns: Turns, turn_id: str) -> Speaker:
-    """Return who has a conversation after a turn, or in it."""
+    """Return the current agent of a conversation after a turn, or during it."""
     info, said = turns.info(turn_id), turns.result(turn_id) or {}
     way = way_of(said.get("handoffs")) if info.exit == "handed_over" else ()
     if not way:

@@ -1,4 +1,4 @@
-"""One line about a setting that cannot be used: which it is, what was given, what is allowed."""
+"""One-line errors about invalid settings: the name, the given value, the allowed values."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ JsonSchema = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """One figure: its nested name, its default, and what is allowed in words."""
+    """One setting: its nested name, its default, and the allowed values in words."""
 
     name: str
     default: Any
@@ -33,7 +33,7 @@ class Setting:
 
 @cache
 def every_setting() -> Mapping[str, Setting]:
-    """All settings by name, in the order in which they are declared."""
+    """Return all settings by name, in declaration order."""
     return {one.name: one for one in _settings((), Settings, None)}
 
 
@@ -48,8 +48,8 @@ def _settings(path: tuple[str, ...], kind: type[BaseModel], group: BaseModel | N
 
 
 def words_at(model: type[BaseModel], path: Sequence[int | str], otherwise: str) -> str:
-    """Describe the values accepted at a path in a table that ``model`` describes; return ``otherwise``
-    where that is hard to say."""
+    """Describe the values accepted at a path in a table of ``model``; return ``otherwise`` if they cannot be
+    described."""
     schema = whole = model.model_json_schema()
     for part in path:
         schema = schema.get("properties", {}).get(part) or schema.get("additionalProperties") or {}
@@ -99,7 +99,7 @@ def _range(schema: JsonSchema) -> str:
 
 
 def explain(error: ValidationError | SettingsError) -> ConfigError:
-    """The first thing that is wrong."""
+    """Explain the first error."""
     if isinstance(error, SettingsError):
         return _unreadable(error)
     first = error.errors(include_url=False)[0]
@@ -125,7 +125,7 @@ def explain(error: ValidationError | SettingsError) -> ConfigError:
 
 
 def about_unknown(variable: str) -> str:
-    """Say that a variable of the environment is no setting, and which may have been meant."""
+    """Report an environment variable that is not a setting, with a suggestion."""
     known = {f"{ENV_PREFIX}{name.upper().replace('.', '__')}" for name in every_setting()}
     alike = get_close_matches(variable.upper(), known, 1, 0.8)
     perhaps = f"{alike[0]}, perhaps" if alike else "see fsm-agent config list"
@@ -133,7 +133,7 @@ def about_unknown(variable: str) -> str:
 
 
 def _unreadable(error: SettingsError) -> ConfigError:
-    """The library names only the group; the text that was no JSON tells which variable held it."""
+    """Name the variable with invalid JSON by its text, because the library names only the group."""
     text = getattr(error.__cause__, "doc", None)
     ours = ((name, value) for name, value in os.environ.items() if name.upper().startswith(ENV_PREFIX))
     holds = next((name for name, value in ours if value == text), str(error))
@@ -150,13 +150,13 @@ def _contradicting(name: str, context: Mapping[str, Any]) -> ConfigError:
 
 
 def _path(loc: tuple[int | str, ...]) -> list[str]:
-    """The parts of a name. Where a setting may be of several types, the library adds one that it tried."""
+    """Return the parts of a name, without the type that the library adds for a setting of several types."""
     parts = [str(part) for part in loc]
     return parts[: next((at for at, part in enumerate(parts) if "[" in part), None)]
 
 
 def _allowed_values(path: list[str], otherwise: str) -> str:
-    """The accepted values: for a setting, or an item in it, its range, for a group the names in it."""
+    """Describe the accepted values: of a setting or an item in it its range, of a group its names."""
     for length in range(len(path), 0, -1):
         if known := every_setting().get(".".join(path[:length])):
             return known.allowed
@@ -166,7 +166,7 @@ def _allowed_values(path: list[str], otherwise: str) -> str:
 
 
 def _fields(path: list[str]) -> list[str]:
-    """The names in a group; none if there is no such group."""
+    """Return the names in a group; empty if it does not exist."""
     group: Any = Settings
     for part in path:
         field = group.model_fields.get(part)

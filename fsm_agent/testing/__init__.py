@@ -1,15 +1,15 @@
-"""Everything that a test of a turn needs: scripts that cover a table, invariants, and public fakes of all
-that a turn touches.
+"""Everything for testing turns: scripts that cover a table, invariants, and public fakes of everything that a
+turn touches.
 
 >>> from fsm_agent.testing import FakeClock, ScriptedModel, ScriptedServer, call, text, tools   # fakes
 >>> from fsm_agent.testing import pair_scripts, row_scripts  # scripts that cover a table
 >>> from fsm_agent.testing import INVARIANTS, CountingTurn, Look  # what always holds
->>> from fsm_agent.testing import assert_properties  # what a table says of itself
+>>> from fsm_agent.testing import assert_properties  # what a table claims
 >>> from fsm_agent.testing.strategies import histories, replies  # needs hypothesis
 >>> from fsm_agent.testing.machine import TurnMachine  # needs hypothesis
 
 The names are loaded on first use: the package is also a pytest plugin, and must not slow the start of
-anybody's tests."""
+a test run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which rows of a table were taken, and how often: over one test, or over a whole test run."""
+"""Which rows of a table were taken, and how often: in one test or in a whole test run."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ class RowCoverage:
     """Counts the rows of ``table`` that any machine of this process takes between ``start`` and ``stop``, or
     in a ``with`` block.
 
-    ``counts`` by row id. A table that is equal in all that moves a turn (``Table.digest``) counts as the same
-    table."""
+    ``counts`` by row id. Tables with an equal ``Table.digest``, which covers all that moves a turn, count as
+    the same table."""
 
     def __init__(self, table: Table, counts: Mapping[str, int] | None = None) -> None:
         self.table = table
@@ -31,11 +31,11 @@ class RowCoverage:
         self._same: dict[int, tuple[Table, bool]] = {}
 
     def start(self) -> None:
-        """Count rows from now on."""
+        """Start counting."""
         self._leave = EVERYWHERE.subscribe(self._on_row, RowTaken)
 
     def stop(self) -> None:
-        """Count no more."""
+        """Stop counting."""
         self._leave()
 
     def __enter__(self) -> Self:
@@ -48,29 +48,29 @@ class RowCoverage:
         self.stop()
 
     def add(self, counts: Mapping[str, int]) -> None:
-        """Counts of another process. Rows that the table does not have are left out."""
+        """Add the counts of another process. Ignore rows that the table does not have."""
         self.counts.update({row: count for row, count in counts.items() if row in self._ids})
 
     @property
     def missed(self) -> list[str]:
-        """The rows that were never taken, in the order of the table."""
+        """The rows that were never taken, in table order."""
         return [row.id for row in self.table.rows if not self.counts[row.id]]
 
     @property
     def share(self) -> float:
-        """How much of the table was taken, from 0 to 1."""
+        """The share of rows taken, from 0 to 1."""
         return 1 - len(self.missed) / len(self.table.rows) if self.table.rows else 1.0
 
     def to_dict(self) -> dict[str, Any]:
-        """``{"table": name, "rows": {row id: count}}``, every row of the table in it."""
+        """Return ``{"table": name, "rows": {row id: count}}`` with every row of the table."""
         return {"table": self.table.name, "rows": {row.id: self.counts[row.id] for row in self.table.rows}}
 
     def write(self, file: Path) -> None:
-        """The dictionary as JSON. Raises ``OSError``."""
+        """Write the dictionary as JSON. Raises ``OSError``."""
         file.write_text(json.dumps(self.to_dict(), indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
 
     def summary(self) -> str:
-        """One line: how many rows, and the first that are missing."""
+        """Return one line: how many rows were taken, and the first ones missing."""
         missed, total = self.missed, len(self.table.rows)
         named = f"; never taken: {_some(missed)}" if missed else ""
         return f"{self.table.name}: {total - len(missed)} of {total} rows taken ({self.share:.0%}){named}"
@@ -85,7 +85,7 @@ class RowCoverage:
 
 
 NAMED = 8
-"""Rows that a summary names."""
+"""Maximum rows named in a summary."""
 
 
 def _some(names: Iterable[str]) -> str:
@@ -95,30 +95,32 @@ def _some(names: Iterable[str]) -> str:
 
 
 # ----------------------------------------------------------------------------------------------------
-# What the states do at each row, kept in a file that is read in review: an oracle for effects and data.
+# What the states do at each row, kept in a reviewed file: an oracle for effects and data.
 #
-# Scripts that take every row of a table see every wrong event and every wrong counter. They do not see a
-# wait that was dropped, a wrong request, a list that was overwritten: the rows are the same. A *footprint*
-# is what a visit asked for, in order, and which fields of the turn it changed, as the journal has it.
-# ``Footprints`` gathers those of turns that were played, and compares them with a file beside the test:
+# Scripts that take every row of a table detect every wrong event and every wrong counter. They miss a dropped
+# wait, a wrong request, or an overwritten list, because the rows stay the same. A *footprint* is the requests
+# of a visit, in order, and the turn's fields that it changed, from the journal. ``Footprints`` collects those
+# of played turns and compares them with a file beside the test:
 #
-# >>> found = Footprints(TABLE) >>> for script in scripts: ...     found.add(flow.journal, play(flow,
-# script).id) >>> found.check(Path(__file__).with_name("parcel.footprints"))
+# >>> found = Footprints(TABLE)
+# >>> for script in scripts:
+# ...     found.add(flow.journal, play(flow, script).id)
+# >>> found.check(Path(__file__).with_name("parcel.footprints"))
 #
-# A change of a state shows as a change of the lines of its rows. One that is meant is a changed file.
+# A changed state changes the lines of its rows. An intended change is a changed file.
 
 
 NEVER = frozenset({"state", "seq", "counts", "limits", "last_transition"})
-"""Fields that every row changes as the table says: the invariants look at these."""
+"""Fields that the row itself determines; the invariants check these."""
 UNNAMED = frozenset({"is", "call_id", "session_id"})
-"""Parts of a request that are different in every turn."""
+"""Fields of a request that differ in every turn."""
 WORD = re.compile(r"[A-Za-z_][A-Za-z_ :/-]{0,39}")
-"""A text that says what kind of thing it is, and is shown as it is; others are shown as ``…``."""
+"""An identifier-like text, which is shown as it is; others are shown as ``…``."""
 
 
 class Footprints:
-    """What the visits of a table's states asked for and changed, by the row that they ended in; those of the
-    final state by its name."""
+    """The requests and changes of a table's visits, by the row that ended each; those of the final state by
+    its name."""
 
     def __init__(self, table: Table) -> None:
         self._table = table
@@ -133,14 +135,14 @@ class Footprints:
         self._note(turn_id, last.state, journal.effects(turn_id, last.seq), {})
 
     def lines(self) -> list[str]:
-        """Each footprint in a line behind its row, in the order of the table."""
+        """Return the footprints, one per line after its row, in table order."""
         order = {row.id: number for number, row in enumerate(self._table.rows)}
         rows = sorted(self._found, key=lambda name: (order.get(name, len(order)), name))
         return [f"{name:32} {footprint}".rstrip() for name in rows for footprint in sorted(self._found[name])]
 
     def check(self, file: Path) -> None:
-        """Raise ``AssertionError`` with the difference when the file says something else. A file that is not
-        there is written, and that is an error too: read it before it is believed."""
+        """Raise ``AssertionError`` with the difference if the file differs. Write a missing file, and raise
+        for that too, so that someone reads it before it is trusted."""
         lines = self.lines()
         if not file.exists():
             file.write_text("\n".join(lines) + "\n", encoding="utf-8")
@@ -179,7 +181,7 @@ def _flat(request: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
 
 def _change_words(change: Mapping[str, Any]) -> str:
     if isinstance(change.get("to", {}), dict) and "added" not in change:
-        return "~"  # which parts of it differ may depend on the length of a path
+        return "~"  # the differing parts may depend on the length of a path
     return f"={_format(change['to'])}" if "to" in change else f"+{len(change['added'])}"
 
 

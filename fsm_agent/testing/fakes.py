@@ -1,4 +1,4 @@
-"""Fakes for tests: an external memory that notes its calls, and cancellation at a chosen await."""
+"""Fakes for tests: an external memory that records its calls, and cancellation at a chosen await."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from fsm_agent.providers.scripted import FakeClock
 from fsm_agent.tools import Tool
 
 # ----------------------------------------------------------------------------------------------------
-# An external memory that notes every call, and can be made to hang or to fail.
+# An external memory that records every call, and can be made to hang or to fail.
 
 
 class FakeMemory:
-    """A ``MemoryProvider``. ``knows``: what it recalls for a text of the user. ``keeps``: what a summary must
-    keep. ``block``: what it says in the system prompt.
+    """A ``MemoryProvider``. ``knows``: what it recalls, by user message. ``keeps``: what a summary must keep.
+    ``block``: its text in the system prompt.
 
-    ``hang`` and ``fail`` name a method that never answers, or raises. Give ``clock`` to let simulated time
+    ``hang`` and ``fail`` name a method that never returns, or raises. Give ``clock`` to let simulated time
     run out while it hangs. ``calls`` holds every call in order: its name and arguments."""
 
     def __init__(
@@ -75,7 +75,7 @@ class FakeMemory:
 
 
 # ----------------------------------------------------------------------------------------------------
-# Cancelling a coroutine at its n-th await, the way asyncio does it: for tests that try every one of them.
+# Cancelling a coroutine at its n-th await, as asyncio does it: for tests that try every await.
 
 
 T = TypeVar("T")
@@ -84,8 +84,8 @@ T = TypeVar("T")
 class cancelled_at(Generic[T]):  # noqa: N801 - reads as a phrase: await cancelled_at(3, turn.arun())
     """Await ``work``, and cancel the running task when ``work`` waits for the ``nth`` time (from 1).
 
-    ``reached`` tells whether it waited that many times; if not, its result is returned. An await whose
-    result is ready suspends nothing and cannot be canceled."""
+    ``reached`` tells whether it waited that many times. If it did not, the result of ``work`` is returned. An
+    await whose result is ready suspends nothing and cannot be canceled."""
 
     def __init__(self, nth: int, work: Coroutine[Any, Any, T]) -> None:
         if nth < 1:

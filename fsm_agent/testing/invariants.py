@@ -1,10 +1,10 @@
-"""What holds after every move of every turn, as a list of functions that a project can add its own to.
+"""Invariants of every move of every turn, as a list of functions that a project can extend.
 
 >>> from fsm_agent.testing import INVARIANTS, Look
 >>> look = Look(table, turn)                     # before the first move
 >>> look.moved(step.event, table.row(step.row))  # after each: raises InvariantBroken, which names the move
 
-An invariant takes a ``Moved`` and returns what is wrong in words, or ``None``.
+An invariant takes a ``Moved`` and returns the problem in words, or ``None``.
 """
 
 from __future__ import annotations
@@ -30,16 +30,16 @@ from fsm_agent.sessions.store import store_for
 from fsm_agent.testing.wires import chat_rows
 
 FORMATS: Mapping[ApiMode, Format] = {mode: format_of(mode) for mode in get_args(ApiMode)}
-"""Every API mode by its name."""
+"""The format of every API mode."""
 
 
 class InvariantBroken(AssertionError):
-    """A move after which something does not hold that always has to."""
+    """A move after which an invariant does not hold."""
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a turn is: its state, number of moves and counters."""
+    """The position of a turn: its state, number of moves and counters."""
 
     state: str
     seq: int
@@ -47,7 +47,7 @@ class Place:
 
     @classmethod
     def of(cls, table: Table, turn: TurnLike) -> Place:
-        """Note where a turn is."""
+        """Record the position of a turn."""
         return cls(
             turn.state, turn.seq, {counter.name: turn.count(counter.name) for counter in table.counters}
         )
@@ -71,7 +71,7 @@ class Moved:
         return self.turn.limit(name)
 
     def count(self, counter: str) -> int:
-        """A counter as it was when the row was chosen."""
+        """Return a counter as it was when the row was chosen."""
         return self.before.count(counter)
 
 
@@ -87,7 +87,7 @@ def only_declared_events(moved: Moved) -> str | None:
 
 
 def the_row_leads_from_here_to_there(moved: Moved) -> str | None:
-    """The row that was taken begins and ends where the turn did."""
+    """The row that was taken starts and ends where the turn did."""
     row, came = moved.row, (moved.before.state, moved.event, moved.after.state)
     return (
         None
@@ -102,18 +102,18 @@ def the_end_has_no_exits(moved: Moved) -> str | None:
 
 
 def seq_grows_by_one(moved: Moved) -> str | None:
-    """Every move has the next number."""
+    """Every move increments the sequence number."""
     before, after = moved.before.seq, moved.after.seq
     return None if after == before + 1 else f"seq went from {before} to {after}"
 
 
 def the_guard_held(moved: Moved) -> str | None:
-    """With the counters before the move, and the limits that the state leaves behind."""
+    """The guard holds with the counters before the move and the limits that the state leaves behind."""
     return None if moved.row.guard.holds(moved) else f"its guard does not hold: {moved.row.guard.label}"
 
 
 def counters_change_as_the_row_says(moved: Moved) -> str | None:
-    """Counters change as the row says, and no others do."""
+    """Counters change as the row declares, and no others change."""
     expected = {name: 0 if name in moved.row.resets else count for name, count in moved.before.counts.items()}
     for name in moved.row.spends:
         expected[name] += 1
@@ -126,7 +126,7 @@ def counters_change_as_the_row_says(moved: Moved) -> str | None:
 
 
 def counters_stay_within_limits(moved: Moved) -> str | None:
-    """Under the largest limit that any guard compares a counter with."""
+    """Counters stay at or below the largest limit that any guard compares them with."""
     largest: dict[str, int] = {}
     for row in moved.table.rows:
         for atom in row.guard.atoms():
@@ -141,7 +141,7 @@ def counters_stay_within_limits(moved: Moved) -> str | None:
 
 
 def history_is_valid_on_every_wire(moved: Moved, wires: Mapping[ApiMode, Format] = FORMATS) -> str | None:
-    """For a turn with a ``history`` of messages: it could be sent now, to each kind of provider."""
+    """The ``history`` of a turn, if it consists of messages, can be sent to each kind of provider."""
     history: Sequence[Any] | None = getattr(moved.turn, "history", None)
     if not history or not all(isinstance(row, Message) for row in history):
         return None
@@ -164,19 +164,18 @@ INVARIANTS: tuple[Invariant, ...] = (
     counters_stay_within_limits,
     history_is_valid_on_every_wire,
 )
-"""Of every turn. Add your own: ``Look(table, turn, (*INVARIANTS, mine))``."""
+"""Invariants of every turn. Add your own: ``Look(table, turn, (*INVARIANTS, mine))``."""
 
 
 class Look:
-    """Looks at a turn before and after each move."""
+    """Compares a turn before and after each move."""
 
     def __init__(self, table: Table, turn: TurnLike, invariants: Iterable[Invariant] = INVARIANTS) -> None:
         self.table, self.turn, self.invariants = table, turn, tuple(invariants)
         self._before = Place.of(table, turn)
 
     def moved(self, event: str, row: Row) -> Moved:
-        """Check the move that was just made. Raises ``InvariantBroken`` with everything that does not
-        hold."""
+        """Check the latest move. Raises ``InvariantBroken`` with all violations."""
         moved = Moved(self.table, self.turn, event, row, self._before, Place.of(self.table, self.turn))
         broken = [
             f"{invariant.__name__.replace('_', ' ')}: {wrong}"
@@ -191,8 +190,8 @@ class Look:
 
 
 # ----------------------------------------------------------------------------------------------------
-# What always holds of the data of an agent's turn: of each visit, and of the turn at its end. The
-# invariants say it of rows and counters.
+# Invariants of the data of an agent's turn: of each visit, and of the turn at its end. The invariants above
+# cover rows and counters.
 
 
 ORDERED = {
@@ -202,15 +201,15 @@ ORDERED = {
     "rekeys": "Rekey",
     "fallbacks": "SwitchProvider",
 }
-"""What the next BuildMessages asks for when a row has spent this."""
+"""The request that the next BuildMessages must make after a row has spent the counter."""
 CUT_SHORT = ("cancelled", "cancelled_waiting", CRASHED, "failed")
-"""Events of visits that did not come to their end."""
+"""Events of visits that were cut short."""
 
 
 @dataclass
 class Visit:
-    """One visit of a state: by which row the turn came, what was asked for and answered, which row it ended
-    in (``None`` for the last one). ``said``: the visible text of the reply, of a visit of CallLLM."""
+    """One visit of a state: the row that led to it, its requests and replies, and the row that ended it
+    (``None`` for the last visit). ``said``: the visible text of the reply, for CallLLM."""
 
     state: str
     came: Row | None
@@ -220,11 +219,11 @@ class Visit:
 
     @property
     def event(self) -> str:
-        """Return what the state reported."""
+        """Return the reported event."""
         return "" if self.row is None else self.row.event
 
     def asked(self, kind: str) -> list[tuple[Any, Any]]:
-        """The requests of this kind with their replies, in order."""
+        """Return the requests of this kind with their replies, in order."""
         pairs = [
             pair
             for one in self.exchanges
@@ -237,8 +236,8 @@ class Visit:
 
 @dataclass(frozen=True)
 class Ended:
-    """A turn that has ended. ``sent`` and ``served``: requests that its models got, and tokens that they
-    reported."""
+    """A turn that has ended. ``sent``: the number of requests that its models received; ``served``: the
+    tokens that they reported."""
 
     turn: Any
     result: TurnResult
@@ -249,7 +248,7 @@ class Ended:
 
 
 def recovery_is_performed(visit: Visit, turn: Any) -> None:
-    """What the row ordered that led to BuildMessages is asked for."""
+    """BuildMessages requests the recovery that the row leading to it ordered."""
     if visit.state != "BuildMessages" or visit.came is None or visit.event in CUT_SHORT:
         return
     for spent in visit.came.spends:
@@ -258,7 +257,7 @@ def recovery_is_performed(visit: Visit, turn: Any) -> None:
 
 
 def a_request_is_paid_for(visit: Visit, turn: Any) -> None:
-    """A visit whose row has spent an attempt makes one request, and no other makes any."""
+    """A visit makes one model request if the row leading to it has spent an attempt, and otherwise none."""
     if visit.event != CRASHED:
         paid = visit.came is not None and "attempts" in visit.came.spends
         sent = len(visit.asked("CallModel"))
@@ -266,20 +265,19 @@ def a_request_is_paid_for(visit: Visit, turn: Any) -> None:
 
 
 def tools_run_when_they_may(visit: Visit, turn: Any) -> None:
-    """A call that needs approval runs when it was approved, and every call has its result."""
+    """A call that needs approval runs only after approval, and every result reaches its row."""
     need = {tool.name for tool in turn.setup.tools if tool.approval != "never"}
     given = {asked.call_id for asked, said in visit.asked("AskApproval") if said.granted}
     rows = {row.tool_call_id: row for row in turn.rows if row.role == "tool"}
     made = {call.id for row in turn.rows for call in row.tool_calls}
     for ran, outcome in visit.asked("RunTool"):
         assert ran.name not in need or ran.call_id in given, f"{ran.name} ran without approval"
-        if visit.event != CRASHED and ran.call_id in made:  # else a program called it, and has its result
+        if visit.event != CRASHED and ran.call_id in made:  # else a program called it and has its result
             assert outcome.text[:100] in rows[ran.call_id].text, f"the result of {ran.name} is lost"
 
 
 def blanks_are_what_they_come_after(visit: Visit, turn: Any) -> None:
-    """Text that was begun, or said beside calls that put things in order, is used before anything is asked
-    for."""
+    """Streamed text, or text beside housekeeping calls, is used before any other recovery."""
     if visit.state == "EmptyRecovery" and visit.event not in ("cancelled", CRASHED):
         begun, prior = bool(turn.draft.begun.strip()), bool(turn.draft.prior_content)
         expected = "streamed" if begun else "prior" if prior else visit.event
@@ -287,7 +285,7 @@ def blanks_are_what_they_come_after(visit: Visit, turn: Any) -> None:
 
 
 def what_is_shown_is_what_is_stored(ended: Ended) -> None:
-    """The transcript of the result is that of the store, and its notes are for people alone."""
+    """The result's transcript equals the stored one, and its notes are never sent to a model."""
     if ended.visits[0].event == CRASHED:
         return  # before the history was read
     home, url = ended.agent.home, ended.agent.settings.store.database
@@ -302,14 +300,14 @@ def what_is_shown_is_what_is_stored(ended: Ended) -> None:
 
 
 def calls_are_closed(ended: Ended) -> None:
-    """Every call of the turn has one result, and no result is without its call."""
+    """Every call of the turn has exactly one result, and every result has its call."""
     made = [call.id for row in ended.turn.rows for call in row.tool_calls]
     results = [row.tool_call_id for row in ended.turn.rows if row.role == "tool"]
     assert Counter(made) == Counter(results)
 
 
 def what_was_sent_is_counted(ended: Ended) -> None:
-    """Requests that left, and the tokens that were reported."""
+    """All sent requests and all reported tokens are counted."""
     assert ended.result.total_tokens == ended.served, "tokens that a model reported are lost"
     replies = [reply for visit in ended.visits for _, reply in visit.asked("CallModel")]
     left = [reply for reply in replies if getattr(reply, "sent", True)]
@@ -317,7 +315,7 @@ def what_was_sent_is_counted(ended: Ended) -> None:
 
 
 def what_was_said_is_told_once(ended: Ended) -> None:
-    """Interrupted text continues where it was cut; text beside calls is in their message; the rest is the
+    """Interrupted text continues where it was cut, text beside calls is in their message, and the rest is the
     answer."""
     begun, said, answer = "", "", None
     beside: list[str] = []

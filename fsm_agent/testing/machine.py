@@ -66,11 +66,11 @@ UNDECLARED = "no event of any table"
 
 
 class TurnMachine(RuleBasedStateMachine):
-    """Subclass it with ``table=`` and ``limits=``; ``without=`` leaves out events that should not be
-    reported.
+    """The base class of a table's state machine. Subclass it with ``table=`` and ``limits=``; ``without=``
+    excludes events.
 
-    ``turn`` is the turn in motion, ``taken`` the rows it took so far. ``checks`` are the invariants, to be
-    extended."""
+    ``turn`` is the current turn, ``taken`` the rows it has taken so far. ``checks`` are the invariants, which
+    a subclass may extend."""
 
     table: ClassVar[Table]
     limits: ClassVar[Mapping[str, int]]
@@ -102,35 +102,35 @@ class TurnMachine(RuleBasedStateMachine):
         self.turns = 0
         self._start()
 
-    # To be overridden
+    # For subclasses to override
 
     def begin(self) -> TurnLike:
-        """A new turn in the initial state."""
+        """Return a new turn in the initial state."""
         return CountingTurn(self.table, self.limits, f"turn-{self.turns}")
 
     def possible(self, event: str) -> bool:
-        """Could the state report ``event`` now? The table says that it may; facts may say no."""
+        """Say whether the state can report ``event`` now. The table allows it; facts may forbid it."""
         return True
 
     def move(self, event: str) -> Row:
-        """Let the turn's state report ``event``; the row that was taken."""
+        """Let the turn's state report ``event``; return the row taken."""
         return self.machine.advance(self.turn, event).row
 
     def ended(self) -> None:
-        """A turn has come to its end, after the invariants were checked."""
+        """Handle the end of a turn, after the invariants were checked."""
 
     # The rules
 
     @precondition(lambda self: self.turn.state == self.table.final)
     @rule()
     def new_turn(self) -> None:
-        """The turn has ended; the next one begins."""
+        """Start the next turn after one has ended."""
         self._start()
 
     @precondition(lambda self: self.turn.state != self.table.final)
     @rule()
     def undeclared_event(self) -> None:
-        """The machine refuses an event that no state has, and the turn keeps its position."""
+        """The machine refuses an unknown event, and the turn keeps its position."""
         before = Place.of(self.table, self.turn)
         try:
             self.machine.advance(self.turn, UNDECLARED)
@@ -168,8 +168,7 @@ def _rule(event: str, name: str) -> Any:
 
 
 def _method(cls: type, event: str) -> str:
-    """The rule's name in the printed program: the event, unless the class already means something else by
-    it."""
+    """Return the rule's name in the printed program: the event, unless the class already uses that name."""
     name = event if event.isidentifier() else "".join(char if char.isalnum() else "_" for char in event)
     return f"report_{name}" if hasattr(cls, name) or not name.isidentifier() else name
 
@@ -177,16 +176,18 @@ def _method(cls: type, event: str) -> str:
 # ----------------------------------------------------------------------------------------------------
 # A Hypothesis state machine over the real states of an agent's turn: its rules are what the world does.
 #
-# >>> from fsm_agent.testing.machine import AgentMachine >>> class Mine(AgentMachine, tools=[lookup]): ...
-# pass >>> TestMine = Mine.TestCase
+# >>> from fsm_agent.testing.machine import AgentMachine
+# >>> class Mine(AgentMachine, tools=[lookup]): ...
+# >>> TestMine = Mine.TestCase
 #
-# Models answer, a person interrupts and steers, the engine has a bug, a state reports what it may not: each
-# with data that Hypothesis generates. After every move the invariants are checked, and what the visit asked
-# for; after every turn, that nothing was lost or told twice. Needs ``hypothesis`` (the extra ``testing``).
+# Models answer, a person interrupts and steers, the engine has a bug, a state reports an undeclared event:
+# each with data that Hypothesis generates. After every move the invariants and the requests of the visit are
+# checked; after every turn, that nothing was lost or reported twice. Needs ``hypothesis`` (the extra
+# ``testing``).
 
 
 HAPPENS = (*["nothing"] * 60, "interrupt", "steer", "bug", "undeclared")
-"""What comes between two visits."""
+"""What may happen between two visits, weighted."""
 STORED = {"index": False, "durability": "normal"}
 LONG = st.builds(
     lambda pairs, words: [
@@ -197,14 +198,14 @@ LONG = st.builds(
     st.integers(3, 12),
     st.sampled_from([20, 200, 1_000]),
 )
-"""A history that is worth a compaction."""
+"""A history long enough for compaction."""
 
 
 @dataclass(frozen=True)
 class World:
-    """What an agent is made with: ``settings``, ``windows`` of the models of its chain, ``keys`` of each of
-    them, and a ``budget`` that its turns share. Turns begin like one of ``scripts``, as far as answers decide
-    it."""
+    """Options of an agent: ``settings``, ``windows`` of the models in its chain, the number of ``keys`` of
+    each, and a ``budget`` that its turns share. Turns begin like one of ``scripts``, as far as answers decide
+    that."""
 
     settings: Mapping[str, Any]
     windows: Sequence[int | None] = (None,)
@@ -214,7 +215,7 @@ class World:
 
     @cached_property
     def starts(self) -> Sequence[Sequence[str]]:
-        """Return what models answer first, by kinds; nothing is decided by an empty one."""
+        """Return the kinds of the first answers, per script; an empty sequence fixes nothing."""
         return list(dict.fromkeys(tuple(answers_for(script.events)) for script in self.scripts)) or [()]
 
 
@@ -228,11 +229,11 @@ WORLDS = st.builds(
 
 
 class AgentMachine(RuleBasedStateMachine):
-    """Subclass it with ``tools=`` and, if you like, ``worlds=``, a strategy for what agents are made with.
+    """The base of an agent's machine. Subclass it with ``tools=`` and, optionally, a strategy ``worlds=``.
 
-    An example is one agent, and as many turns of one session as there is time for. ``turn`` is the turn in
-    motion, ``taken`` the rows it took so far, ``visits`` what they did. Override ``visited`` and ``ended`` to
-    check more; ``checks`` are the invariants of every move."""
+    An example is one agent, with as many turns of one session as time allows. ``turn`` is the current turn,
+    ``taken`` the rows it has taken so far, ``visits`` the visits so far. Override ``visited`` and ``ended``
+    to check more; ``checks`` are the invariants of every move."""
 
     tools: ClassVar[Sequence[Tool]]
     worlds: ClassVar[SearchStrategy[World]]
@@ -258,24 +259,24 @@ class AgentMachine(RuleBasedStateMachine):
         self.visits: list[Visit] = []
 
     def teardown(self) -> None:
-        """Close what the example opened."""
+        """Release what the example opened."""
         self._runner.run(self.agent.aclose())
         self._runner.close()
         self._home.cleanup()
 
-    # To be overridden
+    # For subclasses to override
 
     def visited(self, visit: Visit) -> None:
-        """A visit has ended with a move, after it was checked."""
+        """Handle the end of a visit, after it was checked."""
 
     def ended(self, result: TurnResult) -> None:
-        """A turn has come to its end, after it was checked."""
+        """Handle the end of a turn, after it was checked."""
 
     # The rules
 
     @initialize(data=st.data())
     def an_agent(self, data: DataObject) -> None:
-        """Made for a world."""
+        """Make an agent for a generated world."""
         self.world = world = data.draw(self.worlds, label="world")
         self._start = data.draw(st.integers(0, 10**9), label="first script")
         first, *rest = [self._entry(window, world.keys) for window in world.windows]
@@ -297,7 +298,7 @@ class AgentMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.turn is None)
     @rule(data=st.data())
     def begin(self, data: DataObject) -> None:
-        """A message; what models say until the turn has ended is of a few kinds, so that budgets run out."""
+        """Begin a turn. Its models answer with a few kinds of replies, so that budgets run out."""
         kinds = st.lists(st.sampled_from(sorted(self.answers)), min_size=1, max_size=4)
         self.kinds = data.draw(kinds, label="kinds of replies")
         starts = self.world.starts
@@ -314,7 +315,7 @@ class AgentMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.turn is not None)
     @rule(data=st.data(), happens=st.sampled_from(HAPPENS))
     def visit(self, data: DataObject, happens: str) -> None:
-        """The state that the turn is in does its work, in a world that answers anything."""
+        """Let the current state do its work, in a world that may answer anything."""
         self._data, state = data, self.turn.state
         self._bug = bug = happens == "bug" and state != TURN.final
         if state == "ExecuteTools":
@@ -377,10 +378,10 @@ class AgentMachine(RuleBasedStateMachine):
     # Layers of the pause point
 
     async def passing(self) -> None:
-        """Lets the turn pass."""
+        """Let the turn pass."""
 
     async def performing(self, request: Any, turn: Any, call_next: Perform) -> Any:
-        """Raises a bug where one is wanted, but for what is being stored: that is not the states' affair."""
+        """Raise a bug when one is due, except while storing, which is not done by states."""
         if self._bug and not isinstance(request, Persist):
             self._bug = False
             raise RuntimeError("a bug, as the machine wants it")

@@ -1,17 +1,16 @@
 """The pytest plugin, loaded with ``fsm-agent``.
 
-Each test has a home of its own for agents without ``home=``, so that no test writes into yours, or reads what
-another one left; ``FSM_AGENT_HOME``, where it is set, stays what it is.
+Each test has its own home for agents without ``home=``, so that no test writes into yours or reads what
+another one left. An existing ``FSM_AGENT_HOME`` stays unchanged.
 
 ``--fsm-coverage FILE.json`` writes which rows of a table the test run took, ``--fsm-coverage-diagram
-FILE.svg`` draws them. ``--fsm-coverage-table MODULE:NAME`` (or ``fsm_coverage_table`` in the ini file) says
-of which table; without it, of the turn that comes with the package. Under xdist the counts of all workers are
-added up.
+FILE.svg`` draws them. ``--fsm-coverage-table MODULE:NAME`` (or ``fsm_coverage_table`` in the ini file)
+selects the table; the default is the built-in turn. Under xdist the counts of all workers are added up.
 
 Fixtures: ``fake_clock``; ``scripted_model(*replies)``, which makes a model port on that clock; and
 ``evaluate(agent, cases, scores, gates)``, which fails the test if a gate does not hold.
 
-Nothing of the engine is imported before it is needed.
+The engine is imported only when it is needed.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ if TYPE_CHECKING:
 TURN = "fsm_agent_states.table:TURN"
 HOME_VARIABLE = "FSM_AGENT_HOME"
 SENT = "fsm_agent_rows"
-"""The key under which a worker of xdist hands its counts over."""
+"""The key under which an xdist worker transfers its counts."""
 OPTIONS = ("fsm_coverage", "fsm_coverage_diagram")
 
 
@@ -55,7 +54,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Keep tests out of the user's home, and count rows when an option asks for it."""
+    """Keep tests out of the user's home, and count rows if an option asks for it."""
     if not config.pluginmanager.has_plugin(Homes.NAME) and HOME_VARIABLE not in os.environ:
         config.pluginmanager.register(Homes(), Homes.NAME)
     wanted = any(config.getoption(option) for option in OPTIONS)
@@ -64,7 +63,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 class Homes:
-    """Gives each test an empty home, and what is made between tests one for the whole run."""
+    """Gives each test an empty home, and code that runs between tests one shared home."""
 
     NAME = "fsm_agent_homes"
 
@@ -106,12 +105,12 @@ class Rows:
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_testnodedown(self, node: Any, error: object) -> None:
-        """A worker of xdist has ended; one that crashed has nothing to hand over."""
+        """Add the counts of an xdist worker that has ended; a crashed one has none."""
         self._coverage.add(getattr(node, "workeroutput", {}).get(SENT, {}))
 
     @pytest.hookimpl(trylast=True)
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
-        """Write what was asked for; a worker of xdist sends its counts instead."""
+        """Write the requested files; an xdist worker sends its counts instead."""
         self._coverage.stop()
         output: dict[str, Any] | None = getattr(self._config, "workeroutput", None)
         if output is not None:
@@ -133,7 +132,7 @@ class Rows:
             self._problems.append(f"--{option.replace('_', '-')} {file} cannot be written: {error.strerror}")
 
     def pytest_terminal_summary(self, terminalreporter: Any) -> None:
-        """Print how many rows were taken, and what could not be written."""
+        """Print how many rows were taken, and which files could not be written."""
         terminalreporter.section("transition table")
         terminalreporter.line(self._coverage.summary())
         for problem in self._problems:
@@ -141,7 +140,7 @@ class Rows:
 
 
 def draw_coverage(coverage: RowCoverage) -> str:
-    """The picture of a coverage: every row with its count, those never taken in red."""
+    """Draw a coverage: every row with its count, those never taken in red."""
     from fsm_agent.diagram import written
     from fsm_agent.diagram.counts import coverage_diagram
     from fsm_agent.diagram.layout import roomy
@@ -158,8 +157,8 @@ def draw_coverage(coverage: RowCoverage) -> str:
 
 
 def _table(named: str, root: Path | None = None) -> Table:
-    """The table of that name, looked for in the project's folder too. A wrong name is wrong use of the
-    command line: one line, and the run does not begin."""
+    """Import the table of that name, searching the project's folder too. A wrong name is a usage error: one
+    line, and the run does not begin."""
     module, _, attribute = named.partition(":")
     if root is not None and str(root) not in sys.path:
         sys.path.append(str(root))
@@ -186,7 +185,7 @@ def fake_clock() -> FakeClock:
 
 @pytest.fixture
 def scripted_model(fake_clock: FakeClock) -> Callable[..., ScriptedModel]:
-    """``scripted_model(text("hi"), …)``: a model port that answers from a script, on ``fake_clock``."""
+    """``scripted_model(text("hi"), …)``: a model port on ``fake_clock`` that answers from a script."""
     from fsm_agent.providers.scripted import ScriptedModel
 
     return lambda *script: ScriptedModel(script, clock=fake_clock)
@@ -194,7 +193,7 @@ def scripted_model(fake_clock: FakeClock) -> Callable[..., ScriptedModel]:
 
 @pytest.fixture
 def evaluate() -> Callable[..., EvalRun]:
-    """``evaluate(agent, cases, ["exact", "cost"], ["exact>=0.9"])``: ask an agent all cases, and fail if a
+    """``evaluate(agent, cases, ["exact", "cost"], ["exact>=0.9"])``: run an agent on all cases, and fail if a
     gate does not hold or a case has no answer."""
     from fsm_agent.evaluation import evaluate as asked
 

@@ -1,11 +1,11 @@
 """Scripts that cover a table, made by searching it: ``row_scripts``, ``pair_scripts``, and
 ``possible_scripts``.
 
-The first two come from the checker (``fsm_agent.fsm.verify.cover``) and know counters and limits
-only. Real states also remember things that no counter says: that tools were run, that a text was begun.
-``possible_scripts`` gets them as ``Facts``, and makes scripts that the states can really play.
+The first two come from the checker (``fsm_agent.fsm.verify.cover``) and know only counters and
+limits. Real states also remember facts without a counter: that tools ran, that a text was begun.
+``possible_scripts`` takes them as ``Facts``, and makes scripts that the states can really play.
 
-Scripts are values to parametrise a test with; their ``name`` is a readable id:
+Scripts are values for parametrized tests; their ``name`` is a readable id:
 
 >>> import pytest
 >>> from fsm_agent.fsm.table import Table, end, go, lines_of, on
@@ -18,7 +18,7 @@ Scripts are values to parametrise a test with; their ``name`` is a readable id:
 """
 
 # Scripts are searched over counters and facts. Counters alone allow pairs of rows that no state can report in
-# sequence. The facts of our turn are a model in the tests; every derived script runs on the engine, so a
+# sequence. The tests model the facts of the built-in turn; every derived script runs on the engine, so a
 # model that allows too much fails there. Row coverage subscribes to `EVERYWHERE`, without patching.
 
 from __future__ import annotations
@@ -54,12 +54,12 @@ __all__ = [
 
 
 # ----------------------------------------------------------------------------------------------------
-# A turn that is nothing but its place in a table and its counters: enough to run any table without states.
+# A turn that consists of a place in a table and counters: enough to run any table without states.
 
 
 class CountingTurn(BaseTurn):
-    """A turn of ``table`` in its first state, under ``limits`` (flags need none, theirs is 1). ``counts``
-    are the counters by name. Raises ``ConfigError`` for a limit that is missing."""
+    """A turn of ``table`` in its first state, under ``limits`` (flags need none, theirs is 1). ``counts`` are
+    the counters by name. Raises ``ConfigError`` for a missing limit."""
 
     def __init__(self, table: Table, limits: Mapping[str, int], turn_id: str = "turn") -> None:
         super().__init__(turn_id=turn_id, limits=dict(limits))
@@ -67,7 +67,7 @@ class CountingTurn(BaseTurn):
 
 
 MOST_PLACES = 30_000
-"""(Counters, facts) looked at in one search; a few seconds and 100 MB."""
+"""Maximum (counters, facts) pairs visited in one search; takes a few seconds and 100 MB."""
 ENDING_PLACES = 400
 """The same for the way from an aim to the end of the turn."""
 
@@ -77,23 +77,23 @@ F = TypeVar("F", bound=Hashable)
 class Facts(Protocol[F]):
     """What states remember besides their counters, as a small hashable value.
 
-    ``begin`` gives the values with which a turn can start, ``after`` the values after ``row`` was taken with
-    ``counts`` (the counters before it): none when the states cannot report the event of ``row`` now, several
-    when the outside world decides."""
+    ``begin`` yields the possible values at the start of a turn, ``after`` those after ``row`` was taken with
+    ``counts`` (the counters before it): none if the states cannot report the event of ``row`` now, several if
+    the outside world decides."""
 
     def begin(self) -> Iterable[F]:
-        """Give what may be known when a turn begins."""
+        """Return the possible facts when a turn begins."""
         ...
 
     def after(self, facts: F, row: Row, counts: Mapping[str, int]) -> Iterable[F]:
-        """Give what may be known after ``row``; nothing when the state cannot have reported it."""
+        """Return the possible facts after ``row``; nothing if the state cannot have reported it."""
         ...
 
 
 @dataclass(frozen=True)
 class PossibleScript(Script):
-    """A script that states with facts can play. ``facts[0]`` is the value at the start, ``facts[i]`` the one
-    after ``i`` rows."""
+    """A script that states with facts can play. ``facts[0]`` is the value at the start, ``facts[i]`` the
+    value after ``i`` rows."""
 
     facts: tuple[Any, ...]
 
@@ -103,7 +103,7 @@ Came = dict[Place, tuple[Place, int] | None]
 
 
 def ids_of(scripts: Iterable[Script]) -> list[str]:
-    """Names for ``pytest.mark.parametrize(…, ids=…)``."""
+    """Return names for ``pytest.mark.parametrize(…, ids=…)``."""
     return [script.name for script in scripts]
 
 
@@ -116,11 +116,10 @@ def possible_scripts(
     skip: Iterable[Aim] = (),
     most_places: int = MOST_PLACES,
 ) -> list[PossibleScript]:
-    """Few short scripts that together take every row (or with ``pairs`` every two rows that follow each
-    other) that states with ``facts`` can take under ``limits``, within ``most_places`` of the start.
+    """Return a few short scripts that together take every row (or with ``pairs`` every two successive rows)
+    that states with ``facts`` can take under ``limits``, within ``most_places`` of the start.
 
-    ``skip``: aims (ids of rows) that need no script any more. Raises ``KeyError`` for a limit that is not
-    given."""
+    ``skip``: aims (ids of rows) that need no script. Raises ``KeyError`` for a missing limit."""
     search = _Search(table, limits, facts, most_places)
     found = search.aims(pairs, set(skip))
     covered: set[Aim] = set(skip)
@@ -140,7 +139,7 @@ Way = tuple[tuple[int, Any], ...]
 
 
 class _Search:
-    """Breadth first over (counters, facts): the first way to an aim is a shortest one."""
+    """Breadth-first search over (counters, facts): the first way to an aim is a shortest one."""
 
     def __init__(self, table: Table, limits: Mapping[str, int], facts: Facts[Any], most_places: int) -> None:
         self.table, self._facts, self._most = table, facts, most_places
@@ -152,7 +151,7 @@ class _Search:
         self._begin = [(self._start, value) for value in facts.begin()]
 
     def aims(self, pairs: bool, skip: set[Aim]) -> dict[Aim, Way]:
-        """A way from the start up to and including each aim that was found."""
+        """Return a way from the start up to and including each aim that was found."""
         rows, found = self.table.rows, dict[Aim, Way]()
         size = 2 if pairs else 1
 
@@ -164,7 +163,7 @@ class _Search:
             if len(names) == size and names not in found and names not in skip:
                 found[names] = (*_way(came, place), (number, after[1]))
 
-        # for pairs a place is known by how it was entered too: the row before is half of the aim
+        # pairs also need the row by which a place was entered: that row is half of the aim
         self._explore(self._begin, note, lambda: False, by_row=pairs)
         return found
 
@@ -178,12 +177,12 @@ class _Search:
         return PossibleScript(rows, self.limits, aim, len(way), (begun, *(value for _, value in whole)))
 
     def _begun(self, way: Way) -> Any:
-        """The value at the start from which ``way`` goes."""
+        """Return the value at the start from which ``way`` begins."""
         row, counts = self.table.rows[way[0][0]], self._counts(self._start)
         return next(value for _, value in self._begin if way[0][1] in self._facts.after(value, row, counts))
 
     def _ending(self, place: Place) -> Way:
-        """The shortest way to the end of the turn, by a macro row only if nothing else is near."""
+        """Return the shortest way to the end of the turn, by a macro row only if nothing else is near."""
         ends: dict[bool, Way] = {}
 
         def note(came: Came, here: Place, number: int, after: Place) -> None:
@@ -235,7 +234,7 @@ class _Search:
 
 @dataclass(frozen=True, slots=True)
 class _Entered:
-    """Facts, and the row by which they were come to."""
+    """Facts, with the row that led to them."""
 
     facts: Any
     row: int
@@ -259,11 +258,11 @@ def play(
     *,
     invariants: Sequence[Invariant] = INVARIANTS,
 ) -> TurnLike:
-    """Drive a ``Machine`` with the events of a script and check the invariants after every move; the turn at
-    its end.
+    """Drive a ``Machine`` with the events of a script and check the invariants after every move; return the
+    turn at its end.
 
-    ``turn``: one of your own, in the initial state and under the limits of the script; without it a
-    ``CountingTurn``. Raises ``InvariantBroken``, also when another row is taken than the script says."""
+    ``turn``: your own, in the initial state and under the limits of the script; by default a
+    ``CountingTurn``. Raises ``InvariantBroken``, also if another row is taken than the script names."""
     turn = turn or CountingTurn(table, script.limits)
     machine, look = Machine(table), Look(table, turn, invariants)
     for number, row in enumerate(script.rows, 1):
@@ -277,7 +276,7 @@ def play(
 
 
 # ----------------------------------------------------------------------------------------------------
-# Scripts of a table of your own, played on its real states: ``rehearse``.
+# Scripts of a custom table, played on its real states: ``rehearse``.
 
 
 T = TypeVar("T", bound=BaseTurn)
@@ -287,11 +286,11 @@ Says = Callable[[str, Any, T], Any]
 async def rehearse(
     flow: Workflow[T], turn: T, script: Script, says: Says[T]
 ) -> DurableTurn[WorkflowResult[T]]:
-    """Play ``script`` on the states of ``flow``, stored in its home like any turn, and return the turn, which
-    has ended. Nothing is performed: ``says(event, request, turn)`` gives the reply to each request of a
-    visit, such that the state reports ``event``; for ``crashed`` it is not asked, and the request fails. The
-    invariants are checked after every move. Raises ``AssertionError`` for the first move that is not the
-    script's."""
+    """Play ``script`` on the states of ``flow``, stored in its home like any turn, and return the ended turn.
+    No request is performed: ``says(event, request, turn)`` returns a reply to each request of a visit with
+    which the state reports ``event``; for ``crashed`` the request fails without calling it. The invariants
+    are checked after every move. Raises ``AssertionError`` at the first move that deviates from the
+    script."""
     row = script.rows[0]
 
     async def world(request: Any) -> Any:
@@ -317,9 +316,9 @@ async def rehearse(
 
 
 def assert_properties(table: Table) -> tuple[PropertyVerdict, ...]:
-    """Prove the properties of ``table`` and give the verdicts. Raises ``AssertionError`` with a shortest run
-    for each that is not proved and not declared as known, ``TableError`` for a table that is not proved
-    itself. ``play(table, verdict.run)`` takes that run."""
+    """Prove the properties of ``table`` and return the verdicts. Raises ``AssertionError`` with a shortest
+    run for each property that is neither proved nor declared as known, ``TableError`` for a table that is not
+    proved itself. ``play(table, verdict.run)`` takes that run."""
     verdicts = judge(table)
     if findings := [verdict.finding for verdict in verdicts if verdict.finding]:
         raise AssertionError("\n".join(findings))

@@ -26,13 +26,13 @@ from fsm_agent.providers.scripted.replies import ChatDialect, Dialect, Repeat, R
 from fsm_agent.testing.wires import MessagesDialect, ResponsesDialect
 
 # ----------------------------------------------------------------------------------------------------
-# The little of HTTP/1.1 that a scripted server needs: read one request, write one response.
+# The part of HTTP/1.1 that a scripted server needs: read one request, write one response.
 
 
 @dataclass(frozen=True, slots=True)
 class Received:
-    """One request as it arrived. ``headers`` have lower-case names; ``time`` is wall time in seconds.
-    ``cut_off``: the client went away before the body was whole."""
+    """One request as received. ``headers`` have lower-case names; ``time`` is wall time in seconds.
+    ``cut_off``: the client disconnected before the body was complete."""
 
     method: str
     path: str
@@ -43,7 +43,7 @@ class Received:
 
     @property
     def body(self) -> dict[str, Any]:
-        """The JSON body; empty when it is missing or no object."""
+        """The JSON body; empty if it is missing or not an object."""
         try:
             value = json.loads(self.raw)
         except ValueError:
@@ -52,8 +52,8 @@ class Received:
 
 
 async def read_request(reader: asyncio.StreamReader, first: bytes, now: float) -> Received | None:
-    """Read a request whose first bytes may have been read already. ``None`` when the client is gone before
-    its headers were whole."""
+    """Read a request, of which ``first`` was read already. Return ``None`` if the client disconnects before
+    the headers are complete."""
     try:
         head = first + await reader.readuntil(b"\r\n\r\n")
         start, *lines = head.decode("latin-1").split("\r\n")
@@ -71,14 +71,14 @@ async def read_request(reader: asyncio.StreamReader, first: bytes, now: float) -
 
 
 def head(code: int, headers: Mapping[str, str]) -> bytes:
-    """Status line and headers."""
+    """Return the status line and headers."""
     reason = HTTPStatus(code).phrase if code in set(HTTPStatus) else "Unassigned"
     lines = [f"HTTP/1.1 {code} {reason}", *(f"{name}: {value}" for name, value in headers.items()), "", ""]
     return "\r\n".join(lines).encode("latin-1")
 
 
 def whole(code: int, body: Any, headers: Mapping[str, str] | None = None) -> bytes:
-    """A complete response. A string body is sent as it is, anything else as JSON."""
+    """Return a complete response. A string body is sent as is, anything else as JSON."""
     content = body.encode() if isinstance(body, str) else json.dumps(body).encode()
     kind = "text/html" if isinstance(body, str) and body.lstrip().startswith("<") else "application/json"
     fields = {"content-type": kind, "content-length": str(len(content)), **(headers or {})}
@@ -90,12 +90,12 @@ LAST_CHUNK = b"0\r\n\r\n"
 
 
 def chunk(data: bytes) -> bytes:
-    """One chunk of a chunked body."""
+    """Return one chunk of a chunked body."""
     return b"%x\r\n%s\r\n" % (len(data), data)
 
 
 def sse_event(data: str, name: str = "") -> bytes:
-    """One server-sent event as a chunk."""
+    """Return one server-sent event as a chunk."""
     named = f"event: {name}\n" if name else ""
     return chunk(f"{named}data: {data}\n\n".encode())
 
@@ -105,13 +105,13 @@ def sse_event(data: str, name: str = "") -> bytes:
 
 
 Served = Callable[[Usage], object]
-"""Called with the tokens just before they are sent: a client that has read them must find them counted."""
+"""Called with the tokens just before they are sent: a client must find those it has read counted."""
 
 
 async def answer(
     reply: Reply, dialect: Dialect, stream: bool, number: int, writer: asyncio.StreamWriter, served: Served
 ) -> bool:
-    """Write a reply as a stream or as one object. May the connection be used again?
+    """Write a reply as a stream or as one object. Return whether the connection can be used again.
 
     Raises ``ConnectionError`` when the client is gone.
     """
@@ -170,7 +170,7 @@ async def _as_object(
 
 
 async def _hold(reply: Reply) -> None:
-    """Silence until the client goes away or the server is closed, which cancels this."""
+    """Stay silent until the client disconnects or the server is closed; both cancel this."""
     if reply.on_hold is not None:
         await asyncio.to_thread(reply.on_hold)
     await asyncio.Event().wait()
@@ -193,24 +193,23 @@ DIALECTS: dict[str, Dialect] = {
 
 
 def _plain_path(path: str) -> str:
-    """A path without what tells clients apart."""
+    """Return the path without the prefix that distinguishes clients."""
     _, version, rest = path.rpartition("/v1/")
     return version + rest
 
 
 class ScriptedServer:
-    """The same script on every wire: chat completions at ``<url>/chat/completions``, responses at
-    ``<url>/responses``, Anthropic's messages at ``<url>/messages``; a stream when the body asks for one, else
-    a JSON object.
+    """Serves the same script on every wire: chat completions at ``<url>/chat/completions``, responses at
+    ``<url>/responses``, Anthropic's messages at ``<url>/messages``; a stream if the body asks for one, else a
+    JSON object.
 
-    The script is used up in order; once it is, the server answers 500 and notes the request in ``overrun``.
-    The list of models at ``<url>/models`` is not counted. The server runs in a thread of its own and never
-    prints. Clients that are given addresses of their own (``at``) can be told apart by the paths of what was
-    received.
+    The script is consumed in order. When it is exhausted, the server answers 500 and records the request in
+    ``overrun``. Requests for the model list at ``<url>/models`` are not counted. The server runs in its own
+    thread and never prints. The request paths distinguish clients that have their own addresses (``at``).
 
-    ``requests``: what was received. ``cut_off``: requests of clients that went away before all was sent.
-    ``served_usage``: the tokens of all replies served to their end. ``closed_early``: how many clients went
-    away during a reply. ``errors``: what hooks and callable entries raised."""
+    ``requests``: those received. ``cut_off``: requests of clients that disconnected before they were
+    complete. ``served_usage``: the tokens of all replies served to their end. ``closed_early``: how many
+    clients disconnected during a reply. ``errors``: exceptions raised by hooks and callable entries."""
 
     def __init__(
         self,
@@ -235,25 +234,25 @@ class ScriptedServer:
 
     @property
     def url(self) -> str:
-        """The base URL to give to a client; it ends in ``/v1``."""
+        """The base URL for a client; it ends in ``/v1``."""
         return f"http://127.0.0.1:{self.port}/v1"
 
     def at(self, name: str) -> str:
-        """The same server at another base URL, for one of several clients. ``name`` may hold slashes."""
+        """Return another base URL, for one of several clients. ``name`` may contain slashes."""
         return f"http://127.0.0.1:{self.port}/{name}/v1"
 
     @property
     def completions(self) -> int:
-        """How many completions were asked for."""
+        """The number of completions requested."""
         return len(self.requests)
 
     @property
     def bodies(self) -> list[dict[str, Any]]:
-        """The JSON bodies received."""
+        """The JSON bodies of the requests."""
         return [request.body for request in self.requests]
 
     def start(self) -> Self:
-        """Serve until ``close``. Raises ``OSError`` when no port can be opened."""
+        """Serve until ``close``. Raises ``OSError`` if no port can be opened."""
         listener = socket.create_server(("127.0.0.1", 0))
         self.port = listener.getsockname()[1]
         self._thread = threading.Thread(
@@ -264,7 +263,7 @@ class ScriptedServer:
         return self
 
     def close(self) -> None:
-        """Close every connection and wait for the thread. Safe to call twice."""
+        """Close every connection and wait for the thread. Idempotent."""
         if self._thread is None or self._loop is None or self._stop is None:
             return
         self._loop.call_soon_threadsafe(self._stop.set)
@@ -283,10 +282,10 @@ class ScriptedServer:
         server = await asyncio.start_server(self._converse, sock=listener, limit=2**24)
         self._ready.set()
         await self._stop.wait()
-        # New clients are refused, and one that has just connected gets a handler: asyncio forgets the socket
-        # of a client whose server is closed between the two.
+        # Stop accepting, but give a client that has just connected a handler: asyncio forgets the socket of a
+        # client whose server is closed between the two.
         self._loop.remove_reader(listener)
-        for _ in range(5):  # clients that have already gone are noticed as well
+        for _ in range(5):  # lets disconnects that have already happened be noticed
             await asyncio.sleep(0)
         server.close()
         for handler in self._handlers:
@@ -323,7 +322,7 @@ class ScriptedServer:
         self.served_usage += usage
 
     async def _choose(self, request: Received) -> Reply:
-        """The next entry of the script, for a completion; hooks run in a worker thread."""
+        """Return the next entry of the script, for a completion; hooks run in a worker thread."""
         if request.method == "GET" and _plain_path(request.path) == "/v1/models":
             listed = [{"id": name, "object": "model"} for name in self._models]
             return Reply(shape="verbatim", body={"object": "list", "data": listed})
@@ -349,8 +348,8 @@ class ScriptedServer:
     async def _reply(
         self, reply: Reply, request: Received, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
     ) -> tuple[bool, bytes]:
-        """Answer, and watch for a client that goes away meanwhile. Returns (connection over, bytes read too
-        many)."""
+        """Answer, and watch for a client that disconnects meanwhile. Return (connection over, extra bytes
+        read)."""
         dialect, stream = DIALECTS.get(_plain_path(request.path), CHAT), bool(request.body.get("stream"))
         talk = asyncio.ensure_future(answer(reply, dialect, stream, len(self.requests), writer, self._count))
         watch = asyncio.ensure_future(reader.read(1))

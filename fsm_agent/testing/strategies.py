@@ -1,8 +1,8 @@
-"""Hypothesis strategies for what comes from outside: replies, tool calls, histories, error bodies, usage,
+"""Hypothesis strategies for input from outside: replies, tool calls, histories, error bodies, usage,
 interruptions.
 
-Every strategy gives values of the package's own types, so that a failing case prints as something to paste
-into a test. Needs ``hypothesis`` (the extra ``testing``).
+Every strategy yields values of the package's own types, so that a failing case can be pasted into a test.
+Needs ``hypothesis`` (the extra ``testing``).
 
 >>> from fsm_agent.testing.strategies import replies
 >>> @given(script=st.lists(replies(tools=[lookup])))
@@ -68,20 +68,20 @@ __all__ = [
 
 
 # ----------------------------------------------------------------------------------------------------
-# Every kind of answer that a provider gives, by name: what people report against agents, one example each.
+# Every kind of provider answer, by name: one example for each that users have reported.
 #
-# >>> from fsm_agent.testing.strategies import KINDS >>> ScriptedModel([KINDS["429"], KINDS["cut"],
-# KINDS["text"]])
+# >>> from fsm_agent.testing.strategies import KINDS
+# >>> ScriptedModel([KINDS["429"], KINDS["cut"], KINDS["text"]])
 #
-# None of them needs a tool of its own but ``echo``, which the calls that cannot run name.
-# ``fsm_agent.testing.strategies.replies`` draws from them.
+# They need no tool but ``echo``, which the invalid calls name. ``fsm_agent.testing.strategies.replies`` draws
+# from them.
 
 
 Answer = Reply | ModelReply | Failure
 
 
 def error_body(message: str, code: str | None = None, kind: str = "invalid_request_error") -> dict[str, Any]:
-    """The JSON body of an error as most providers write it."""
+    """Return the JSON body of an error as most providers write it."""
     return {"error": {"message": message, "code": code, "type": kind}}
 
 
@@ -153,7 +153,7 @@ BROKEN: Mapping[str, Answer] = {
     "not a reply": json_reply({"hello": 1}),
     "nothing": json_reply([]),
 }
-"""Replies that end in the middle, or are none."""
+"""Replies that break off, are malformed, or are not replies at all."""
 
 KINDS: Mapping[str, Answer] = {**SAID, **REFUSED, **BROKEN}
 
@@ -183,8 +183,8 @@ HINTS = (
 
 
 def awkward_texts() -> SearchStrategy[str]:
-    """Text as models and tools write it: lone surrogates, control characters, markup that looks like
-    reasoning, nothing."""
+    """Text as models and tools write it: lone surrogates, control characters, markup that resembles
+    reasoning, empty text."""
     odd = [
         "",
         " ",
@@ -206,7 +206,7 @@ def awkward_texts() -> SearchStrategy[str]:
 
 
 def json_values() -> SearchStrategy[Any]:
-    """Any JSON value, small."""
+    """Small JSON values of any kind."""
     leaves = (
         st.none()
         | st.booleans()
@@ -222,7 +222,7 @@ def json_values() -> SearchStrategy[Any]:
 
 
 def usages() -> SearchStrategy[Usage | None]:
-    """What a provider says a request cost: plausible, nothing at all, or a mistake of its own."""
+    """Token usage as a provider reports it: plausible, zero, missing, or wrong."""
     count = st.integers(0, 200_000)
     said = st.builds(
         Usage, input=count, output=count, cache_read=count, cache_write=count, reasoning=st.just(0)
@@ -234,7 +234,7 @@ def usages() -> SearchStrategy[Usage | None]:
 
 
 def arguments(schema: Mapping[str, Any]) -> SearchStrategy[Any]:
-    """Values that fit a JSON schema of the kind that tools have (``ToolSpec.parameters``)."""
+    """Values that fit the JSON schema of a tool (``ToolSpec.parameters``)."""
     return _fitting(schema, schema.get("$defs", {}))
 
 
@@ -277,7 +277,7 @@ def _object(schema: Mapping[str, Any], named: Mapping[str, Any]) -> SearchStrate
 
 
 def tool_calls(offered: Sequence[Tool]) -> SearchStrategy[Call]:
-    """A call that can run, of one of these tools, with arguments that fit its schema."""
+    """A valid call of one of these tools, with arguments that fit its schema."""
     if not offered:
         raise ValueError("tool_calls needs at least one tool")
     return st.one_of([_call_of(tool) for tool in offered])
@@ -288,8 +288,8 @@ def _call_of(tool: Tool) -> SearchStrategy[Call]:
 
 
 def malformed_calls(offered: Sequence[Tool] = ()) -> SearchStrategy[Call]:
-    """A call that models really make and that cannot run as it is: an unknown name, arguments that are no
-    JSON, no object, cut, of the wrong type, or an id that is missing or was used before."""
+    """Realistic calls that cannot run: an unknown name, arguments that are invalid JSON, not an object, cut,
+    or of the wrong type, or an id that is missing or repeated."""
     known = [tool.spec.name for tool in offered] or ["echo"]
     names = st.sampled_from([*known, *NAMES])
     texts = st.sampled_from(
@@ -310,7 +310,7 @@ def failures() -> SearchStrategy[Answer]:
 
 
 def error_bodies() -> SearchStrategy[Any]:
-    """The body of an HTTP error: an object with a message and a code, a page of a proxy, a list, nothing."""
+    """The body of an HTTP error: an object with a message and a code, a proxy's page, a list, nothing."""
     codes = st.sampled_from(
         [None, "model_not_found", "insufficient_quota", "context_length_exceeded", "rate_limit_exceeded"]
     )
@@ -321,8 +321,7 @@ def error_bodies() -> SearchStrategy[Any]:
 
 
 def replies(tools: Sequence[Tool] = ()) -> SearchStrategy[Answer]:
-    """Anything that a provider answers: whole replies, calls of ``tools`` (well made and not), errors, broken
-    streams."""
+    """Any provider answer: whole replies, valid and malformed calls of ``tools``, errors, broken streams."""
     calls = st.lists(
         malformed_calls(tools) | (tool_calls(tools) if tools else st.nothing()), min_size=1, max_size=3
     )
@@ -336,8 +335,8 @@ def _calling(calls: Sequence[Call], said: str, usage: Usage | None) -> Reply:
 
 
 def answers_by_kind(offered: Sequence[Tool]) -> dict[str, SearchStrategy[Answer]]:
-    """Answers by what a turn makes of them, each kind with texts, calls and bodies of its own: what to choose
-    from where every kind should come about as often."""
+    """Answers by their effect on a turn, each kind with its own texts, calls and bodies: for choosing every
+    kind about equally often."""
     words = st.text(st.characters(categories=["Lu", "Ll"]), min_size=1, max_size=12)
     said, error = words.map("the answer is {}.".format), partial(st.builds, status)
     good = st.lists(tool_calls(offered), min_size=1, max_size=3)
@@ -395,14 +394,14 @@ SAID_FOR = {
     "refused": "policy", "fatal": "certificate", "cap_unknown": "no output cap",
     "compressed": "text", "unchanged": "text", "stuck": "text",
 }  # fmt: skip
-"""What is answered so that a state of the turn reports an event."""
+"""The kind of answer after which a state reports the event."""
 SAID_BEFORE = {"tools": ("no tool", "bad json"), "blank": ("thought",)}
-"""Answers that two states look at: the event of the second says more."""
+"""Answers that two states examine: the event of the second one says more."""
 
 
 def answers_for(events: Sequence[str]) -> list[str]:
-    """Kinds of ``answers_by_kind`` in the order in which models must answer for a turn to take these events,
-    as far as answers decide that."""
+    """Return the kinds of ``answers_by_kind`` in the order in which models must answer for a turn to take
+    these events, as far as answers decide that."""
     kinds: list[str] = []
     for before, event in pairwise(("", *events)):
         if (kind := SAID_FOR.get(event)) is not None:
@@ -423,8 +422,8 @@ def _cap_reply(most: int) -> Reply:
 
 
 def histories(*, valid: bool = False, max_size: int = 8) -> SearchStrategy[list[dict[str, Any]]]:
-    """Rows for ``conversation_history``. Without ``valid`` they have what stores of other programs have:
-    results without calls, calls without results, ids used twice, two rows of one role, empty rows."""
+    """Rows for ``conversation_history``. Without ``valid`` they have the flaws of foreign stores: results
+    without calls, calls without results, repeated ids, two rows of one role, empty rows."""
     if valid:
         return st.lists(_exchange(), max_size=max_size // 2).map(
             lambda groups: [row for rows in groups for row in rows]
@@ -463,7 +462,7 @@ def _exchange() -> SearchStrategy[list[dict[str, Any]]]:
 
 @dataclass(frozen=True)
 class Moment:
-    """An act at the ``nth`` time (from 0) that something of this kind happens."""
+    """An action at the ``nth`` occurrence (from 0) of this kind of event."""
 
     where: str
     nth: int
@@ -471,7 +470,7 @@ class Moment:
 
 
 def moments(where: Sequence[str] = ("model", "wait", "tool"), most: int = 12) -> SearchStrategy[Moment]:
-    """When a person interferes; interrupts twice as often as steering."""
+    """Moments at which a person intervenes; interrupts twice as often as steering."""
     return st.builds(
         Moment,
         st.sampled_from(list(where)),
@@ -481,12 +480,12 @@ def moments(where: Sequence[str] = ("model", "wait", "tool"), most: int = 12) ->
 
 
 def windows() -> SearchStrategy[int | None]:
-    """Context windows in tokens, small enough that compaction happens."""
+    """Context windows in tokens, small enough to cause compaction."""
     return st.sampled_from([None, 300, 700, 2_000, 20_000])
 
 
 def small_settings() -> SearchStrategy[dict[str, Any]]:
-    """Settings with small budgets, so that they are used up; a dict for ``Agent(settings=…)``."""
+    """Settings with small budgets, so that they run out; a dict for ``Agent(settings=…)``."""
     return st.fixed_dictionaries(
         {"max_iterations": st.sampled_from([12, 5, 5, 4, 3, 2, 1, 0])},
         optional={

@@ -1,4 +1,4 @@
-"""Replies of a script in the form of each wire, and requests of any wire read back."""
+"""Scripted replies in the form of each wire, and requests of any wire converted back to rows."""
 
 from __future__ import annotations
 
@@ -10,8 +10,7 @@ from fsm_agent.conversation.messages import Usage
 from fsm_agent.providers.scripted.replies import Reply, WireEvent, pieces, served_usage
 
 # ----------------------------------------------------------------------------------------------------
-# Scripted replies in the wire form of Anthropic's Messages API: events of a stream, or one object. Pure
-# functions.
+# Scripted replies in the form of Anthropic's Messages API: stream events, or one object. Pure functions.
 
 
 _STOP = {
@@ -40,8 +39,8 @@ class MessagesDialect:
     done = ""
 
     def events(self, reply: Reply, number: int) -> Iterator[WireEvent]:
-        """Yield the events of a stream; one that does not say how it ended leaves its last block open. Usage
-        is reported at the start, as far as it is known there, and counted at the end."""
+        """Yield the events of a stream; without a finish reason, its last block stays open. Usage is reported
+        at the start, as far as it is known there, and counted at the end."""
         blocks = [*_blocks(reply, number)]
         usage = served_usage(reply)
         start = {**_head(reply, number), "content": [], "stop_reason": None, "stop_sequence": None}
@@ -68,8 +67,8 @@ class MessagesDialect:
         return body
 
     def error(self, reply: Reply) -> Any:
-        """An error in the usual shape becomes one of this wire; its code goes into the details. Others stay
-        as they are."""
+        """Convert an error of the usual shape to this wire, with its code in the details. Leave others
+        unchanged."""
         error = reply.body.get("error") if isinstance(reply.body, Mapping) else None
         if not isinstance(error, Mapping) or reply.body.get("type") == "error":
             return reply.body
@@ -91,7 +90,7 @@ class MessagesDialect:
 
 
 def usage_to_wire(usage: Usage) -> dict[str, Any]:
-    """Canonical buckets as this wire writes them: its input tokens exclude the cached ones."""
+    """Return the usage in the form of this wire, whose input tokens exclude cached ones."""
     wire: dict[str, Any] = {
         "input_tokens": usage.input,
         "cache_creation_input_tokens": usage.cache_write,
@@ -104,7 +103,7 @@ def usage_to_wire(usage: Usage) -> dict[str, Any]:
 
 
 def _blocks(reply: Reply, number: int) -> Iterator[tuple[dict[str, Any], list[dict[str, Any]]]]:
-    """Each content block as it begins, and its deltas."""
+    """Yield the start of each content block with its deltas."""
     if reply.reasoning:
         thoughts = [{"type": "thinking_delta", "thinking": part} for part in pieces(reply.reasoning)]
         signed = {"type": "signature_delta", "signature": f"signature-{number}"}
@@ -123,8 +122,8 @@ def _blocks(reply: Reply, number: int) -> Iterator[tuple[dict[str, Any], list[di
 
 
 def _fill_block(block: dict[str, Any], deltas: list[dict[str, Any]]) -> dict[str, Any]:
-    """A block with its deltas put in. Arguments that are no JSON stay text: a server would have no better
-    way."""
+    """Return a block with its deltas applied. Arguments that are invalid JSON stay text: a server has no
+    better way."""
     filled = dict(block)
     for delta in deltas:
         for key in ("text", "thinking", "signature"):
@@ -144,7 +143,7 @@ def _head(reply: Reply, number: int) -> dict[str, Any]:
 
 
 def _stop(reply: Reply) -> dict[str, Any]:
-    """How a message ended. A refusal is one whatever the script calls it."""
+    """Return the end of a message. A refusal is always reported as one, whatever finish the script gives."""
     refused = reply.refusal is not None or reply.finish == "content_filter"
     stop: dict[str, Any] = {
         "stop_reason": None if reply.finish is None else _STOP.get(reply.finish, reply.finish)
@@ -160,11 +159,11 @@ def _event(data: dict[str, Any], delta: bool = False, counted: bool = False) -> 
 
 
 # ----------------------------------------------------------------------------------------------------
-# Scripted replies in the wire form of the Responses API: events of a stream, or one object. Pure functions.
+# Scripted replies in the form of the Responses API: stream events, or one object. Pure functions.
 
 
 _REASONS = {"length": "max_output_tokens", "content_filter": "content_filter"}
-"""Why a reply with this finish is incomplete; ``incomplete`` itself has no reason."""
+"""The incomplete reason of each finish; ``incomplete`` itself has no reason."""
 
 Item = dict[str, Any]
 Deltas = list[dict[str, Any]]
@@ -176,7 +175,7 @@ class ResponsesDialect:
     done = ""
 
     def events(self, reply: Reply, number: int) -> Iterator[WireEvent]:
-        """A stream that does not tell how it ended leaves its last item open."""
+        """Yield the events of a stream; without a finish reason, its last item stays open."""
         items = list(_items(reply, number))
         yield _responses_event("response.created", response=_response(reply, number, "in_progress", []))
         for index, (item, deltas) in enumerate(items):
@@ -195,7 +194,7 @@ class ResponsesDialect:
             yield WireEvent({"type": kind, "response": whole}, kind, counted="usage" in whole)
 
     def whole(self, reply: Reply, number: int) -> dict[str, Any]:
-        """A reply without a finish is the whole object all the same: there is no other way to write it."""
+        """Return the whole object, even for a reply without a finish: this form cannot express that."""
         finish = reply.finish or "stop"
         incomplete = finish in _REASONS or finish == "incomplete"
         items = [item for item, _ in _items(reply, number)]
@@ -211,7 +210,7 @@ class ResponsesDialect:
 
 
 def responses_usage_to_wire(usage: Usage) -> dict[str, Any]:
-    """Canonical buckets as this wire writes them: its input tokens include the cached ones."""
+    """Return the usage in the form of this wire, whose input tokens include cached ones."""
     return {
         "input_tokens": usage.prompt,
         "input_tokens_details": {"cached_tokens": usage.cache_read, "cache_write_tokens": usage.cache_write},
@@ -222,8 +221,7 @@ def responses_usage_to_wire(usage: Usage) -> dict[str, Any]:
 
 
 def _items(reply: Reply, number: int) -> Iterator[tuple[Item, Deltas]]:
-    """Each item as it ends up, and the deltas that lead there. A blank reply is a message with nothing in
-    it."""
+    """Yield each final item with the deltas that lead to it. A blank reply is an empty message."""
     if reply.reasoning:
         summary = [{"type": "summary_text", "text": reply.reasoning}]
         thought = {
@@ -269,7 +267,7 @@ def _deltas(kind: str, content: str, **more: Any) -> Deltas:
 
 
 def _announced_item(item: Item) -> Item:
-    """An item as it is announced."""
+    """Return an item as first announced."""
     begun: Item = {key: value for key, value in item.items() if key != "encrypted_content"}
     filled = {"reasoning": "summary", "message": "content"}.get(item["type"])
     begun[filled or "arguments"] = [] if filled else ""
@@ -287,16 +285,16 @@ def _responses_event(kind: str, **fields: Any) -> WireEvent:
 
 
 # ----------------------------------------------------------------------------------------------------
-# Reading a request of any wire back into rows of chat completions, so that one checker judges them all.
+# Converting a request of any wire to rows of chat completions, so that one checker judges them all.
 #
-# Written down from the vendors' documentation, not from the code under test.
+# Written from the vendors' documentation, not from the code under test.
 
 
 Row = dict[str, Any]
 
 
 def chat_rows(body: Mapping[str, Any]) -> list[Row]:
-    """The conversation of a request, whatever wire it is of; reasoning is left out."""
+    """Return the conversation of a request of any wire, without reasoning."""
     if "input" in body:
         return _from_responses(body)
     if (
@@ -310,7 +308,7 @@ def chat_rows(body: Mapping[str, Any]) -> list[Row]:
 
 
 def rows_key(body: Mapping[str, Any]) -> str:
-    """The name of the list that grows."""
+    """Return the name of the list that grows."""
     return "input" if "input" in body else "messages"
 
 

@@ -45,8 +45,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class ToolsetPlace:
-    """Where the tools of an agent work. Without ``home``, the default one is looked up by the tools that need
-    it. ``aside`` takes what commands in a sandbox may not leave behind."""
+    """The place where an agent's tools work. Without ``home``, tools that need it use the default home.
+    ``aside`` moves away files that sandboxed commands may not leave behind."""
 
     root: Path
     results: Path | None = None
@@ -57,7 +57,7 @@ class ToolsetPlace:
     aside: Aside | None = None
 
     def at_home(self) -> Path:
-        """Return the home directory: the one given, or the usual one."""
+        """Return the home directory: the given one or the default."""
         return self.home or home_of(None, os.environ)
 
     def commands(self) -> CommandPlace:
@@ -66,13 +66,13 @@ class ToolsetPlace:
 
     @property
     def protected(self) -> tuple[Path, ...]:
-        """What the agent's tools do not write: its own notes, sessions and settings."""
+        """Folders that the agent's tools may not write: its own notes, sessions and settings."""
         return () if self.home is None else (self.home,)
 
 
 def _files(place: ToolsetPlace) -> tuple[Tool, ...]:
-    """Tools to read, search and change files, confined to the root; ``read_file`` also reads saved results.
-    ``aside`` is notified of writes."""
+    """Return the tools that read, search and change files, confined to the root; ``read_file`` also reads
+    saved results. ``aside`` is notified of writes."""
     seen, writing = Seen(), nullcontext if place.aside is None else place.aside.writing
     edits = edit_tools(place.root, seen, place.protected, writing)
     return (*file_tools(place.root, place.results, seen), *search_tools(place.root), *edits)
@@ -112,8 +112,8 @@ TOOLSETS: dict[str, Callable[[ToolsetPlace], tuple[Tool, ...]]] = {
     "skills": lambda place: skill_tools(place.at_home(), place.root),
     "learn": lambda place: skill_writing_tools(place.at_home()),
 }
-"""Each makes its tools for one place, and loads those that few agents have. ``skills`` has none where there
-are no skills."""
+"""Factories by toolset name. Each builds its tools for one place and imports rarely used ones lazily.
+``skills`` is empty if there are no skills."""
 
 __all__ = ["TOOLSETS", "ToolsetPlace", "toolset", "toolsets"]
 
@@ -127,14 +127,14 @@ def toolset(
     web: Web | None = None,
     sandbox: SandboxSettings | None = None,
 ) -> tuple[Tool, ...]:
-    """The tools of a group, bound to the working directory ``root`` (default: the process's own). ``results``
-    is where long tool results are saved; they can be read there. ``home`` holds skills and, unless ``notes``
-    are given, the memory files.
+    """Return the tools of a group, bound to the working directory ``root`` (default: that of the process).
+    Long tool results are saved in ``results`` and can be read there. ``home`` holds skills and, unless
+    ``notes`` are given, the memory files.
 
     Commands run where ``sandbox`` says.
 
-    Raises ``ConfigError`` for an unknown name, for a root that is no directory, and for a sandbox that does
-    not work here.
+    Raises ``ConfigError`` for an unknown name, for a root that is not a directory, and for a sandbox that
+    does not work here.
     """
     return toolsets([name], root, results, home, notes, web, sandbox)
 
@@ -148,7 +148,7 @@ def toolsets(
     web: Web | None = None,
     sandbox: SandboxSettings | None = None,
 ) -> tuple[Tool, ...]:
-    """The tools of several groups; one that is in two of them, such as the terminal, only once."""
+    """Return the tools of several groups, each once: two groups may share one, such as the terminal."""
     directory = Path.cwd() if root is None else Path(root)
     if not directory.is_dir():
         raise ConfigError(

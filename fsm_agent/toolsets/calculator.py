@@ -1,4 +1,4 @@
-"""The time and a calculator: what models get wrong without a tool."""
+"""The time and a calculator: what models get wrong without tools."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from fsm_agent.tools import Tool, ToolFailure, tool
 
 MAX_EXPRESSION = 1_000
 MAX_BITS = 14_000
-"""Size of a whole number: about 4,200 digits, just below the 4,300 that Python turns into text."""
+"""Maximum bits of a whole number: about 4,200 digits, just below the 4,300 that Python converts to text."""
 
 MAX_DIGITS = 5_000
 _GLUED = re.compile(r"[\d.](?:and|else|for|if|in|is|not|or)\b")
-"""``1or 2``: Python reads it, with a warning on standard error that is useless here."""
+"""Matches ``1or 2``, which Python accepts with a useless warning on standard error."""
 
 Number = int | float
 
@@ -65,7 +65,7 @@ def calculate(expression: str) -> str:
 
 
 def small_tools() -> tuple[Tool, ...]:
-    """get_time and calculate."""
+    """Return get_time and calculate."""
     pure = tool(concurrency="parallel", effect="pure")
     return (pure(get_time), pure(calculate))
 
@@ -96,7 +96,7 @@ def _bound(value: Any) -> Number:
 
 
 def _power(base: Number, exponent: Number) -> Any:
-    """Refuses before the work is done: a power of whole numbers has about bits times exponent bits."""
+    """Refuse a large power before computing it: it has about bits times exponent bits."""
     if isinstance(base, int) and isinstance(exponent, int) and base.bit_length() * exponent > 2 * MAX_BITS:
         raise ToolFailure(f"The power is too large (over {MAX_BITS:,} bits).")
     return base**exponent

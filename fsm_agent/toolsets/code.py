@@ -1,4 +1,4 @@
-"""Runs Python code written by a model, in its own process, with limits and without the agent's
+"""Runs Python code written by a model in a process of its own, with limits and without the agent's
 environment."""
 
 from __future__ import annotations
@@ -26,19 +26,19 @@ from fsm_agent.toolsets.sandbox import LOCAL, CommandPlace, command_tool
 from fsm_agent.toolsets.tool_context import PROGRAM_DOOR, ProgramDoor
 
 # The channel on which a program requests tool calls: an unnamed socket pair whose far end is open in that
-# program only. Holding that end identifies the program. The channel closes when the program ends.
+# program only, so holding that end identifies the program. The channel closes when the program ends.
 #
 # One JSON object a line: ``{"name": …, "arguments": {…}}`` from the program, ``{"status": …, "value": …}``
 # back.
 
 
 MOST = 2_000_000
-"""Maximum bytes of one call; a program that exceeds it is no longer served."""
+"""Maximum bytes of one call; a program that exceeds it gets no further answers."""
 UNREADABLE = "a call is a JSON object with name and arguments, of at most 2,000,000 bytes"
 
 
 class CallLine:
-    """Serves a program at ``door``. ``made`` lists its calls for the result."""
+    """Serves tool calls of the program at ``door`` and counts them."""
 
     def __init__(self, door: ProgramDoor) -> None:
         self._door, self._calls = door, Counter[str]()
@@ -60,12 +60,12 @@ class CallLine:
         return f"tools called: {', '.join(calls)}" if calls else ""
 
     def words(self, script: str) -> tuple[list[str], list[int]]:
-        """Return the arguments for Python to run ``script`` at the far end, and that end's number."""
+        """Return the Python arguments that run ``script`` at the far end, and that end's descriptor."""
         number = self._far.fileno()
         return ["-c", PROGRAM, str(number), script], [number]
 
     async def serve(self, clock: asyncio.Timeout) -> None:
-        """Answer call after call; ``clock``, the program's time limit, is paused meanwhile."""
+        """Answer calls until the channel closes. Each pauses ``clock``, the program's time limit."""
         self._far.close()
         reader, writer = await asyncio.open_connection(sock=self._near, limit=MOST)
         loop = asyncio.get_running_loop()
@@ -76,7 +76,7 @@ class CallLine:
                 answer = await self._answer(line)
                 clock.reschedule(loop.time() + left)
                 await send(writer, json.dumps(answer).encode() + b"\n")
-        except (OSError, ValueError):  # the program is gone, or says what is no line
+        except (OSError, ValueError):  # the program is gone or sent an invalid line
             return
         finally:
             writer.close()
@@ -159,16 +159,16 @@ exec(compile(source, script, "exec"), main.__dict__)
 
 MAX_SECONDS = 300
 MAX_CODE = 200_000
-"""Characters."""
+"""Maximum characters."""
 MEMORY = 1 << 30
 FILE = 50_000_000
 OPEN_FILES = 128
 PROCESSES = 32
-"""Processes and threads besides those that the user already has. The system counts by user, and not at all
-for root."""
+"""Processes and threads besides those that the user already has. The system counts them per user, and not for
+root."""
 SCRIPT = "main.py"
 LONGEST = 3_600.0
-"""Maximum seconds of a program including tool calls, during which its own limit is paused."""
+"""Maximum seconds of a program including its tool calls, during which its own limit is paused."""
 CALLS = (
     "The program can call your other tools: tools.NAME(argument=value, ...), for instance"
     " tools.read_file(path='a.txt'). A call gives the result as text, or as a Python value where that is a"
@@ -179,9 +179,9 @@ CALLS = (
 
 
 class CodeRunner:
-    """Runs code in a temporary folder. The limits protect against accidents; protection from harm comes
-    from the sandbox or, without one, from a person who reads the code first: it can then read the user's
-    files and use the network."""
+    """Runs code in a temporary folder. The limits protect against accidents. Protection from harm comes from
+    the sandbox or, without one, from a person who reads the code first: without a sandbox it can read the
+    user's files and use the network."""
 
     def __init__(self, place: CommandPlace = LOCAL) -> None:
         self.place = place
@@ -227,7 +227,7 @@ def code_tools(place: CommandPlace = LOCAL) -> tuple[Tool, ...]:
 def _prepare(
     code: str, folder: str, timeout: float, place: CommandPlace, line: CallLine | None
 ) -> tuple[SupervisorOrder, dict[str, str]]:
-    """Write the program down; return the command line and its environment."""
+    """Write the program to a file; return the command line and its environment."""
     root = Path(folder).resolve()
     (root / SCRIPT).write_text(code, encoding="utf-8", errors="replace")
     limits = {"CPU": ceil(timeout) + 1, "AS": MEMORY, "FSIZE": FILE, "NOFILE": OPEN_FILES, "CORE": 0}

@@ -20,9 +20,9 @@ from fsm_agent.support.texts import shorten
 from fsm_agent.tools import Tool, ToolFailure, tool
 from fsm_agent.toolsets.files import Seen, plain_errors, writable
 
-# Finds the passage that a text means when it is not in the file verbatim. Three ways, each only if the one
-# before finds nothing: the exact text; the same lines ignoring spaces; the most similar lines. Each must
-# find one place: two are ambiguous.
+# Finds the intended passage when its text is not in the file verbatim. Three ways, each only if the one
+# before finds nothing: the exact text; the same lines ignoring spaces; the most similar lines. Each must find
+# exactly one place: two are ambiguous.
 
 
 SIMILAR = 0.85
@@ -33,7 +33,7 @@ EDGE = 0.6
 DISTANCE = 0.05
 """Lead that the best place needs over the next, or they are ambiguous."""
 SHORTEST = 20
-"""Minimum non-space characters; a shorter text resembles too much else."""
+"""Minimum non-space characters; a shorter text resembles too many places."""
 SPAN = 2
 """Lines by which a place may be longer or shorter than the text: forgotten or invented ones."""
 MAX_SCORED = 300
@@ -84,8 +84,8 @@ class FileLines:
             self.starts.append(self.starts[-1] + len(line))
 
     def place(self, first: int, count: int, whole: bool, how: How, score: float = 1.0) -> TextPlace:
-        """Return the place of ``count`` lines from index ``first``; without the last line's end unless the
-        ``whole`` line is meant."""
+        """Return the place of ``count`` lines from index ``first``; without the end of the last line unless
+        ``whole``."""
         end = self.starts[first + count]
         if not whole:
             last = self.lines[first + count - 1]
@@ -115,7 +115,7 @@ def _by_spaces(index: FileLines, wanted: str) -> Iterator[TextPlace]:
 
 
 def _inside_a_line(text: str, wanted: str) -> Iterator[TextPlace]:
-    """Find a part of a line whose words are separated by other spaces."""
+    """Find a part of a line whose words have different spaces between them."""
     if wanted != wanted.strip() or "\n" in wanted:
         return
     pattern = r"[^\S\n]+".join(re.escape(word) for word in wanted.split())
@@ -152,7 +152,7 @@ def _by_similarity(index: FileLines, wanted: str) -> list[TextPlace]:
 
 
 def _candidates(index: FileLines, lines: Sequence[str]) -> Iterator[tuple[int, int]]:
-    """Return candidates: (first line, number of lines). Those that share most whole lines with the text
+    """Return candidates: (first line, number of lines). Those that share the most whole lines with the text
     come first."""
     where: dict[str, list[int]] = defaultdict(list)
     for number, line in enumerate(index.lines):
@@ -212,8 +212,8 @@ def _normalize_spaces(line: str) -> str:
 
 
 def reindent(new: str, wanted: str, found: str) -> str:
-    """Return ``new`` with the indentation shift from ``wanted`` to ``found``, if it is the same for all
-    lines."""
+    """Return ``new`` with the indentation shift from ``wanted`` to ``found`` if all lines have the same
+    one."""
     move = _move(_fill(wanted), _fill(found))
     if move is None:
         return new
@@ -225,8 +225,7 @@ def reindent(new: str, wanted: str, found: str) -> str:
 
 
 def _move(wanted: Sequence[str], found: Sequence[str]) -> tuple[str, str] | None:
-    """Return the indentation to remove and the one to add; ``None`` when lines are shifted differently, or
-    not at all."""
+    """Return the indentation to remove and to add; ``None`` if the lines shift differently or not at all."""
     if len(wanted) != len(found) or not wanted:
         return None
     for cut in range(len(_indent(wanted[0])) + 1):
@@ -252,12 +251,11 @@ def _indent(line: str) -> str:
 
 
 MAX_DIFF = 10_000
-"""Characters."""
+"""Maximum characters."""
 
 
 def diff(before: str, after: str, path: str) -> str:
-    """Return the change like ``diff -u``, cut in the middle when it is long; a sentence when it cannot be
-    shown."""
+    """Return a diff like ``diff -u``, cut in the middle if long, or a sentence if it cannot be shown."""
     old, new = before.splitlines(), after.splitlines()
     if old == new:
         return "Changed line ends only." if before != after else "Changed nothing."
@@ -268,7 +266,7 @@ def diff(before: str, after: str, path: str) -> str:
 
 
 def whole_diff(before: str | None, after: str, path: str) -> str | None:
-    """Return the whole change of a file, ``before`` is ``None`` for a new one, with all characters but line
+    """Return the complete diff of a file (``before`` is ``None`` for a new one), with all characters but line
     feeds unchanged; ``None`` when it is too long to compare."""
     hunks = unified_diff(before or "", after)
     if hunks is None:
@@ -367,7 +365,7 @@ class Edits:
     def _plan_patch(
         self, real: Path, drifted: bool, path: str, old_text: str, new_text: str, every: bool
     ) -> tuple[str, str, str]:
-        """Return (text before, text after, a note how the place was found) of a patch."""
+        """Return (text before, text after, note on how the place was found) of a patch."""
         real.stat()
         if not real.is_file():
             raise ToolFailure(f"{path}: not a regular file.")
@@ -466,7 +464,7 @@ def _note(place: TextPlace) -> str:
 
 
 def _change(old: bytes | None, new: bytes, path: str) -> str:
-    """Return the diff of a replaced file when both texts are of a size that can be compared."""
+    """Return the diff of a replaced file if both texts are small enough to compare."""
     if old is None or b"\0" in old or len(new) > MAX_PATCHED:
         return ""
     return "\n" + diff(old.decode("utf-8", "replace"), new.decode(), path)

@@ -1,4 +1,4 @@
-"""Tools that look at files: list a directory, read a file, search files by content and by name."""
+"""Read-only file tools: list a directory, read a file, search files by content and by name."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def _mark(stat: os.stat_result) -> Mark:
     return stat.st_mtime_ns, stat.st_size, stat.st_ino
 
 
-# Which paths are inside, and which may not be written.
+# Which paths are inside the root, and which may not be written.
 
 
 _GIT = frozenset((".git", "git~1"))
@@ -78,18 +78,18 @@ _GIT = frozenset((".git", "git~1"))
 def resolve(root: Path, path: str) -> Path:
     """Return the real path of ``path``, which is relative to ``root`` or absolute and must be in ``root``.
 
-    Links are resolved first, so neither ``..`` nor a link leads outside; a path that differs from the
-    directory in case counts as outside even on a case-insensitive file system. This keeps a model from
-    straying; it is not a sandbox against programs that change links concurrently. For reading,
-    ``still_inside`` checks again. Raises ``ToolFailure``."""
+    Links are resolved first, so neither ``..`` nor a link leads outside. A path whose case differs from the
+    directory's counts as outside even on a case-insensitive file system. This keeps a model from straying; it
+    is not a sandbox against programs that change links concurrently. For reading, ``still_inside`` checks
+    again. Raises ``ToolFailure``."""
     if "\0" in path or path.startswith("~"):
         raise ToolFailure(f"{path!r} is not a usable path: write it relative to the working directory.")
     base = root.resolve()
     try:
         real = (base / path).resolve()
-    except (OSError, RuntimeError) as error:  # a circle of links
+    except (OSError, RuntimeError) as error:  # a cycle of links
         raise ToolFailure(f"{path}: cannot be resolved ({error}).") from None
-    if any(place.is_symlink() for place in (real, *real.parents)):  # since Python 3.13 a circle is no error
+    if any(place.is_symlink() for place in (real, *real.parents)):  # not an error since Python 3.13
         raise ToolFailure(f"{path}: cannot be resolved (Symlink loop).")
     if real != base and base not in real.parents:
         raise ToolFailure(f"{path}: outside the working directory {base}. Only paths inside it can be used.")
@@ -97,8 +97,8 @@ def resolve(root: Path, path: str) -> Path:
 
 
 def writable(root: Path, path: str, protected: Sequence[Path] = ()) -> Path:
-    """Resolve a file to be written. Git's own folder is refused, because its hooks and configuration are
-    programs that would run without approval, and so are ``protected`` folders. Raises ``ToolFailure``."""
+    """Resolve a file for writing. Refuse Git's own folder, because its hooks and configuration are programs
+    that would run without approval, and ``protected`` folders. Raises ``ToolFailure``."""
     real = resolve(root, path)
     if any(plain_name(part) in _GIT for part in real.relative_to(root.resolve()).parts):
         raise ToolFailure(f"{path}: files of Git itself are not written; use git.")
@@ -110,8 +110,8 @@ def writable(root: Path, path: str, protected: Sequence[Path] = ()) -> Path:
 
 
 def still_inside(folders: Sequence[Path], descriptor: int, path: str) -> None:
-    """Check that the opened file is in one of ``folders`` even if a link changed since its path was
-    resolved. Raises ``ToolFailure``. Only where the system shows what was opened (Linux)."""
+    """Check that the opened file is in one of ``folders`` even if a link changed since its path was resolved.
+    Raises ``ToolFailure``. Works only where the system reveals the path of an open file (Linux)."""
     try:
         real = Path(os.readlink(f"/proc/self/fd/{descriptor}"))
     except OSError:
@@ -124,7 +124,7 @@ def still_inside(folders: Sequence[Path], descriptor: int, path: str) -> None:
 
 @contextmanager
 def plain_errors(path: str) -> Iterator[None]:
-    """Turn an ``OSError`` about ``path`` into a tool failure of one line."""
+    """Turn an ``OSError`` about ``path`` into a one-line tool failure."""
     try:
         yield
     except FileNotFoundError:
@@ -145,7 +145,7 @@ _SNIFF = 8_192
 
 
 def regular_file(root: Path, path: str, results: Path | None = None) -> Path:
-    """Return an existing regular file in ``root``, or in ``results`` when named by its whole path.
+    """Return an existing regular file in ``root``, or in ``results`` if given by its full path.
 
     Raises ``ToolFailure`` for a directory, a device, a pipe, or a missing file."""
     inside = results is not None and Path(path).is_absolute() and Path(path).is_relative_to(results)
@@ -166,7 +166,7 @@ def is_binary(real: Path) -> bool:
 
 
 class Files:
-    """The reading tools of one working directory. ``seen`` remembers what was read."""
+    """The file-reading tools of one working directory. ``seen`` records the version of each file read."""
 
     def __init__(self, root: Path, results: Path | None, seen: Seen) -> None:
         self.root, self.results, self.seen = root, results, seen
@@ -221,7 +221,7 @@ class Files:
 
 
 def file_tools(root: Path, results: Path | None, seen: Seen) -> tuple[Tool, ...]:
-    """list_directory and read_file."""
+    """Return list_directory and read_file."""
     files = Files(root, results, seen)
     reader = tool(
         concurrency="parallel", effect="pure", path_arguments=("path",), max_result_chars=NEVER_SPILLED
@@ -273,28 +273,27 @@ def _line(file: TextIO) -> str | None:
 
 
 # ----------------------------------------------------------------------------------------------------
-# Searching by content and by name. ripgrep finds candidates, Python decides. ripgrep's patterns differ from
-# Python's. So a literal that must occur is searched first, with ripgrep if available, and Python decides what
-# matches: results are the same with and without it. That literal is a text that must be in every line that a
-# regular expression matches.
+# Searching by content and by name. ripgrep finds candidates, and Python decides, because their patterns
+# differ. A literal that every matching line must contain is searched first, with ripgrep if available.
+# Results are the same with and without it.
 
 
 SHORTEST = 3
 _QUANTIFIER = re.compile(r"[*+?]|\{\d*(?:,\d*)?\}")
 _CLASS = re.compile(r"\[\^?\]?(?:\\.|[^\]\\])*\]", re.DOTALL)
 _FOLDED = re.compile(r"[iIkKsS]|[^\x00-\x7f]")
-"""What Python's case rules may equate with other letters than another program does (dotless i, Kelvin sign,
-long s)."""
+"""Letters that Python's case rules may fold differently from another program's (dotless i, Kelvin sign, long
+s)."""
 _UNSURE = re.compile("[\r\n\x00\ufeff\ufffd\ud800-\udfff]")
-"""What reading a file as text may take away, or put there."""
+"""Characters that reading a file as text may remove or add."""
 
 
 def certain_literal(pattern: str, ignore_case: bool) -> str | None:
-    """The longest text of at least three characters that is surely in what ``pattern`` matches; ``None`` when
-    none is sure.
+    """Return the longest text of at least three characters that every match of ``pattern`` contains; ``None``
+    if none is certain.
 
     Reads plain characters, escapes, classes and repetitions; gives up at groups, alternatives and everything
-    else. With ``ignore_case`` it is to be looked for without regard to case."""
+    else. With ``ignore_case`` the text must be searched case-insensitively."""
     runs: list[str] = [""]
     at = 0
     while at < len(pattern):
@@ -328,7 +327,7 @@ def certain_literal(pattern: str, ignore_case: bool) -> str | None:
 
 
 def _after(pattern: str, at: int) -> int:
-    """Past the repetition of something that is no literal."""
+    """Return the index after the quantifier of a part that is not a literal."""
     match = _QUANTIFIER.match(pattern, at)
     return match.end() if match else at
 
@@ -343,14 +342,14 @@ def _longest(runs: list[str], ignore_case: bool) -> str | None:
 MAX_RESULTS = 1_000
 MAX_SECONDS = 60.0
 _LOOK = 0.1
-"""Seconds between two looks at the stop signal."""
+"""Seconds between checks of the stop signal."""
 
 Pattern = Annotated[str | None, Field(min_length=1, max_length=1_000)]
 
 
 class FileSearch:
-    """The searching tool of one working directory. ``ripgrep``: the program that makes it fast, or empty for
-    none; results are the same."""
+    """The search tool of one working directory. ``ripgrep``: the program that makes it fast, or an empty
+    string; results are the same."""
 
     def __init__(self, root: Path, ripgrep: str | None = None) -> None:
         self.root = root
@@ -396,14 +395,13 @@ class FileSearch:
 
 
 def search_tools(root: Path) -> tuple[Tool, ...]:
-    """search_files."""
+    """Return search_files."""
     reader = tool(concurrency="parallel", effect="pure", path_arguments=("path",))
     return (reader(FileSearch(root).search_files),)
 
 
 def _answer(order: str) -> str:
-    """Search in a separate process: an endless regular expression would stop this one with all its
-    threads."""
+    """Search in a separate process: an endless regular expression would stop all threads of this one."""
     command = [sys.executable, "-I", "-S", "-X", "utf8", search_worker.__file__, order]
     deadline = time.monotonic() + MAX_SECONDS
     with subprocess.Popen(  # noqa: S603
@@ -434,7 +432,7 @@ def _answer(order: str) -> str:
 
 
 def _kill(worker: subprocess.Popen[bytes]) -> None:
-    """With the ripgrep that it may have started."""
+    """Kill the search and the ripgrep that it may have started."""
     with contextlib.suppress(ProcessLookupError):
         os.killpg(worker.pid, signal.SIGKILL) if hasattr(os, "killpg") else worker.kill()
     worker.communicate()

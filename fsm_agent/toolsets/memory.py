@@ -1,4 +1,4 @@
-"""The tools for what an agent keeps between sessions: its notes (MEMORY.md and USER.md), and its skills."""
+"""Tools for what an agent keeps between sessions: its notes (MEMORY.md and USER.md) and its skills."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ from fsm_agent.toolsets.tool_context import turn_here
 
 Target = Literal["memory", "user"]
 MOST_FAILURES = 3
-"""Refused changes in one turn before no more are tried: making room is not worth a whole turn (AGT-03)."""
+"""Maximum refused changes in one turn: making room is not worth a whole turn (AGT-03)."""
 LEAVE = "Leave them as they are now, and continue with what you were asked."
 
 
 class NoteKeeper:
-    """The tool over one agent's notes."""
+    """The memory tool over one agent's notes."""
 
     def __init__(self, notes: Notes) -> None:
         self.files: dict[Target, MemoryFile] = {"memory": notes.memory, "user": notes.user}
         self._failed = "", 0
 
     def _failures(self, turn: str) -> int:
-        """Refused changes in this turn."""
+        """Return the number of refused changes in this turn."""
         return self._failed[1] if self._failed[0] == turn else 0
 
     def memory(
@@ -74,7 +74,7 @@ class NoteKeeper:
 
 
 def memory_tools(notes: Notes) -> tuple[Tool, ...]:
-    """memory."""
+    """Return the memory tool."""
     return (tool(concurrency="serial", effect="unsafe")(NoteKeeper(notes).memory),)
 
 
@@ -83,8 +83,8 @@ def _format_entries(held: Held) -> dict[str, Any]:
 
 
 def _now(file: MemoryFile) -> str:
-    """Return the current notes, with which the model can correct its call; nothing when the file itself is
-    the problem."""
+    """Return the current notes, so that the model can correct its call; nothing if the file itself is the
+    problem."""
     try:
         return f"Now: {json.dumps(_format_entries(file.read()), ensure_ascii=False)}"
     except (EntryRefused, OSError):
@@ -92,13 +92,13 @@ def _now(file: MemoryFile) -> str:
 
 
 # ----------------------------------------------------------------------------------------------------
-# The tool that reads skills, which the prompt only lists.
+# The tool that reads skills; the prompt only lists them.
 
 MAX_LISTED = 100
 
 
 class SkillShelf:
-    """The skills that can be used in one working directory, as they are when they are read."""
+    """The usable skills of one working directory, read at each call."""
 
     def __init__(self, home: Path, workdir: Path) -> None:
         self.home, self.workdir = home, workdir
@@ -124,7 +124,7 @@ class SkillShelf:
         )
 
     def skills(self) -> Sequence[Skill]:
-        """Those that can be viewed, by name."""
+        """Return the viewable skills by name."""
         return find_skills(self.home, self.workdir).found
 
     def _skill(self, name: str) -> Skill:
@@ -135,7 +135,7 @@ class SkillShelf:
 
 
 def skill_tools(home: Path, workdir: Path) -> tuple[Tool, ...]:
-    """skill_view, when there is any skill to be viewed."""
+    """Return skill_view, if there is any viewable skill."""
     if not find_skills(home, workdir).found:
         return ()
     reader = tool(concurrency="parallel", effect="pure", max_result_chars=NEVER_SPILLED)
@@ -164,12 +164,12 @@ def _others(skill: Skill) -> list[str]:
     return [*found[:MAX_LISTED], *more]
 
 
-# The tool that writes skills: instructions that later sessions find, and obey. So a person says yes to each
-# change, and is shown the whole file as it will be.
+# The tool that writes skills: instructions that later sessions find and obey. So a person approves each
+# change, and sees the whole new file.
 
 
 class SkillWriter:
-    """The skills in the home of one agent; those of projects are files of these projects."""
+    """The skills in the home of one agent; those of a project are files of that project."""
 
     def __init__(self, home: Path) -> None:
         self.shelf = home / "skills"
@@ -211,7 +211,7 @@ class SkillWriter:
         return f"{'Replaced' if there else 'Created'}: {real}"
 
     def _place(self, name: str, file: str) -> tuple[Path, Path]:
-        """The folder of the skill and the place of the file; a link leads to neither."""
+        """Return the skill's folder and the path of the file; neither may be reached through a link."""
         shelf = self.shelf.resolve()
         folder = shelf / name
         if folder.resolve() != folder:
@@ -231,7 +231,7 @@ class SkillWriter:
 
 
 def skill_writing_tools(home: Path) -> tuple[Tool, ...]:
-    """skill_manage."""
+    """Return skill_manage."""
     return (tool(approval="ask")(SkillWriter(home).skill_manage),)
 
 

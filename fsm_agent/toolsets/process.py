@@ -19,15 +19,15 @@ from fsm_agent.tools import ToolFailure
 from fsm_agent.toolsets import process_supervisor
 from fsm_agent.toolsets.process_supervisor import SupervisorOrder, SupervisorReport
 
-# Output of a program, bounded and reduced to plain text.
+# A program's output, bounded and reduced to plain text.
 
 
 HEAD = TAIL = 20_000
-"""Bytes to keep from the beginning and from the end of the output."""
+"""Bytes kept from the beginning and from the end of the output."""
 LINE = 1_000
-"""Bytes in which to look for the newest line."""
+"""Bytes at the end that are searched for the newest line."""
 BLOCK = 50_000
-"""Characters to clean at once, in a few milliseconds; control sequences are rarely longer."""
+"""Characters to clean at once, which takes a few milliseconds; control sequences are rarely longer."""
 
 _SEQUENCE = re.compile(
     r"(?:\x1b\]|\x9d)[^\x07\x1b\x9c]*+(?:\x07|\x1b\\|\x9c)?"  # titles, links, the clipboard
@@ -39,8 +39,7 @@ _STRUCK = re.compile("[^\n\x08]\x08")
 _OTHER = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2060-\u206f\ufff9-\ufffb\U000e0000-\U000e007f]"
 )
-"""C0 except tab and newline, C1, bidirectional marks, and letters that are invisible to people but not to a
-model."""
+"""C0 except tab and newline, C1, bidirectional marks, and letters that only a model can see."""
 
 
 class Output:
@@ -64,7 +63,7 @@ class Output:
         return next((line for line in reversed(readable(newest).split("\n")) if line.strip()), "")
 
     def text(self) -> str:
-        """Return what was kept, and how much is left out."""
+        """Return the kept output, with the number of bytes that are left out."""
         tail = self.tail[-TAIL:]
         left_out = self.total - len(self.head) - len(tail)
         if not left_out:
@@ -73,8 +72,8 @@ class Output:
 
 
 def readable(data: bytes | bytearray) -> str:
-    """Return text as it looks in the end: without colors and other control sequences, and with only the
-    last state of a line that was overwritten, such as a progress bar.
+    """Return text as a terminal would finally show it: without colors and other control sequences, and with
+    only the last state of an overwritten line, such as a progress bar.
 
     Works block by block, so that a long text in a thread does not block others."""
     text = data.decode("utf-8", "replace").replace("\r\n", "\n")
@@ -82,7 +81,7 @@ def readable(data: bytes | bytearray) -> str:
 
 
 def _blocks(text: str) -> Iterator[str]:
-    """Yield pieces that end with a line, unless a line is longer than a block."""
+    """Yield pieces that end at a line end, unless a line is longer than a block."""
     place = 0
     while place < len(text):
         end = text.find("\n", place + BLOCK, place + 2 * BLOCK) + 1 or place + 2 * BLOCK
@@ -93,33 +92,33 @@ def _blocks(text: str) -> Iterator[str]:
 def _plain(text: str) -> str:
     text = _STRUCK.sub("", _SEQUENCE.sub("", text))
     if "\r" in text:
-        # of a line that was overwritten only the last state counts
+        # keep only the last state of an overwritten line
         states = (filter(None, reversed(line.split("\r"))) for line in text.split("\n"))
         text = "\n".join(next(state, "") for state in states)
     return _OTHER.sub("", text)
 
 
 TERM_GRACE = 1.0
-"""Seconds between SIGTERM and SIGKILL; less than the three that a tool has after an interrupt."""
+"""Seconds between SIGTERM and SIGKILL; less than the three that a tool gets after an interrupt."""
 _SUPERVISOR_GRACE = 5.0
-"""Seconds for a supervisor to end its command; after that it is killed, and the command with it."""
+"""Seconds for a supervisor to end its command; then it is killed together with the command."""
 _DRAIN = 0.5
-"""Seconds to wait for output after the end, when a daemon still holds the pipe."""
+"""Seconds to wait for output after the end, if a daemon still holds the pipe."""
 _TOLD = 0.1
 """Seconds between progress lines while a command runs."""
 STOP = b"stop"
 DEVNULL, PIPE = asyncio.subprocess.DEVNULL, asyncio.subprocess.PIPE
 
 Beside = Callable[[asyncio.Timeout], Coroutine[Any, Any, None]]
-"""A coroutine that runs beside a command, given its time limit."""
+"""A coroutine that runs beside a command and receives its time limit."""
 
 _QUIET = {"PAGER": "cat", "GIT_PAGER": "cat", "TERM": "dumb", "GIT_TERMINAL_PROMPT": "0"}
 
 
 @dataclass(frozen=True, slots=True)
 class ProcessEnded:
-    """``code`` is negative for a signal. ``output`` interleaves standard output and error. ``left``: a
-    process that the command left running was ended with it."""
+    """The outcome of a command. ``code`` is negative for a signal. ``output`` interleaves standard output and
+    error. ``left``: the command left a process running, which was ended."""
 
     code: int
     output: str
@@ -128,8 +127,8 @@ class ProcessEnded:
 
 
 def environment() -> dict[str, str]:
-    """Return this process's environment without the keys of model providers, and set so that no program
-    waits for input."""
+    """Return this process's environment without the keys of model providers, and with settings that keep
+    programs from waiting for input."""
     return {**keyless_environment(), **_QUIET}
 
 
@@ -162,7 +161,7 @@ def report_from(line: socket.socket, said: bytes = b"") -> SupervisorReport:
 
 @contextlib.contextmanager
 def run_errors() -> Iterator[None]:
-    """Turn a failed start into a tool failure of one line."""
+    """Turn a failed start into a one-line tool failure."""
     try:
         yield
     except OSError as error:
@@ -176,9 +175,9 @@ async def run(
     beside: Beside | None = None,
     tells: Callable[[str], None] | None = None,
 ) -> ProcessEnded:
-    """Run a command for at most ``limit`` seconds of real time. Cancellation ends everything that it
-    started, and so does the end of this process for any reason. ``beside`` runs as long as the command and
-    may move its time limit. ``tells`` receives the newest line of output now and then.
+    """Run a command for at most ``limit`` seconds of real time. Cancellation ends everything that it started,
+    and so does the end of this process for any reason. ``beside`` runs as long as the command and may change
+    its time limit. ``tells`` receives the newest line of output now and then.
 
     Standard input is closed. Raises ``OSError`` when the command cannot be started."""
     loop, output = asyncio.get_running_loop(), _PipeReader(tells)
@@ -224,7 +223,7 @@ async def start_supervisor(
             stderr=out,
             env=environ,
             pass_fds=(far_end.fileno(), *order.passed),
-            start_new_session=True,  # a key that stops the agent does not stop this first
+            start_new_session=True,  # keeps the key that stops the agent from stopping this first
         )
     )
     try:
@@ -237,8 +236,7 @@ async def start_supervisor(
 async def _ended(
     process: asyncio.subprocess.Process, line: socket.socket, limit: float, beside: Beside | None
 ) -> bool:
-    """Wait for the process; return ``True`` when it had to be ended. It is gone when this returns or
-    raises."""
+    """Wait for the process; return ``True`` if it had to be ended. It is gone when this returns or raises."""
     try:
         async with asyncio.timeout(limit) as clock, contextlib.AsyncExitStack() as stack:
             if beside is not None:
@@ -255,7 +253,7 @@ async def _ended(
 
 
 async def stop(process: asyncio.subprocess.Process, line: socket.socket) -> None:
-    """Have a supervisor end its command and everything that it started; all is gone when this returns."""
+    """Have a supervisor end its command and all that it started; these are gone when this returns."""
     with contextlib.suppress(OSError):
         line.send(STOP)
     try:

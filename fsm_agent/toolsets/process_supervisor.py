@@ -153,9 +153,9 @@ class Supervisor:
         return SupervisorReport(code, left, self.late, seconds=time.monotonic() - began)
 
     def _confine(self) -> None:
-        import resource  # no system has it that has no process groups
+        import resource  # systems without process groups lack it
 
-        _prctl(_DEATH_SIGNAL, signal.SIGKILL)  # should this script be killed itself
+        _prctl(_DEATH_SIGNAL, signal.SIGKILL)  # in case this script itself is killed
         for name, value in self.order.limits.items():
             number = getattr(resource, f"RLIMIT_{name}", None)
             if number is not None:
@@ -214,7 +214,7 @@ class Supervisor:
             source = self._copy(source)
 
     def _gone_within(self, seconds: float) -> bool:
-        """Say whether the whole group ended within these seconds."""
+        """Return whether the whole group ended within these seconds."""
         deadline = time.monotonic() + seconds
         while True:
             self._reap()
@@ -255,7 +255,7 @@ class Supervisor:
                 os.waitpid(ended.si_pid, 0)
 
     def tidy(self) -> None:
-        """Delete the output after the agent has gone, and the folder around it if it was the last."""
+        """Delete the output after the agent has gone, and the folder around it if this was the last."""
         if not (self.orphaned and self.log):
             return
         self.log.file.close()
@@ -269,12 +269,12 @@ class Supervisor:
 def _is_gone(agent: socket.socket) -> bool:
     try:
         return not agent.recv(4096)
-    except ConnectionResetError:  # it went without having read everything
+    except ConnectionResetError:  # the agent went without reading everything
         return True
 
 
 def _let_go_of_pipes() -> None:
-    """Close pipes that are the command's alone, so that the other ends notice when it closes them."""
+    """Close the command's own pipes, so that the other ends notice when the command closes them."""
     nothing = os.open(os.devnull, os.O_RDWR)
     for number in range(3):
         os.dup2(nothing, number)

@@ -1,7 +1,7 @@
 """The search itself: a script that runs in a process of its own, with the standard library only.
 
-Called with one argument, an ``SearchOrder`` as JSON. Prints the results; exits with 2 and one line of
-explanation when the regular expression cannot be used."""
+Its one argument is a ``SearchOrder`` as JSON. It prints the results, or exits with 2 and a line of
+explanation if the regular expression cannot be used."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ SKIPPED = frozenset((
 ))  # fmt: skip
 MAX_BYTES = 10_000_000
 MAX_TEXT = 300
-"""Characters of a matching line that are shown."""
+"""Maximum characters shown of a matching line."""
 _SNIFF = 8_192
 
 
 class SearchOrder(NamedTuple):
-    """What to search. ``root`` is what printed paths are relative to; ``content`` is a regular expression,
-    ``name`` a glob, and at least one of them is given. ``ripgrep``: the program, or empty; ``literal``: a
-    text that is in every line that matches, or empty."""
+    """A search. Printed paths are relative to ``root``. ``content`` is a regular expression, ``name`` a glob,
+    and at least one of them is given. ``ripgrep``: the program, or empty; ``literal``: a text that every
+    matching line contains, or empty."""
 
     root: str
     base: str
@@ -40,7 +40,7 @@ class SearchOrder(NamedTuple):
 
 
 def search(order: SearchOrder) -> str:
-    """The results, one a line, under a line with their number. Raises ``re.error`` for a broken pattern."""
+    """Return the results, one per line, below their number. Raises ``re.error`` for a broken pattern."""
     pattern = re.compile(order.content, re.IGNORECASE if order.ignore_case else 0) if order.content else None
     shown: list[str] = []
     matches = files = 0
@@ -76,10 +76,10 @@ def _walk(base: str) -> Iterator[str]:
 
 
 def _from_ripgrep(order: SearchOrder) -> list[str] | None:
-    """The files that may have results, in the order of the walk; ``None`` when ripgrep cannot be used.
+    """Return the candidate files in walking order; ``None`` if ripgrep cannot be used.
 
-    It only says where to look: what matches is always decided here, so that results are the same with it and
-    without."""
+    ripgrep only finds candidates: matching is always decided here, so that results are the same with and
+    without it."""
     what = [
         "--fixed-strings",
         "--files-with-matches",
@@ -107,7 +107,7 @@ def _from_ripgrep(order: SearchOrder) -> list[str] | None:
 
 
 def _walking_order(name: str) -> list[tuple[bool, str]]:
-    """Files of a directory before its subdirectories."""
+    """Sort the files of a directory before its subdirectories."""
     *directories, file = name.split("/")
     return [*((True, directory) for directory in directories), (False, file)]
 
@@ -140,7 +140,7 @@ def _lines(path: str, pattern: re.Pattern[str]) -> Iterator[str]:
 
 
 def main() -> int:
-    """Do the order in ``sys.argv[1]``."""
+    """Execute the order in ``sys.argv[1]``."""
     try:
         answer = search(SearchOrder(**json.loads(sys.argv[1])))
     except (re.error, OverflowError, RecursionError) as error:

@@ -1,4 +1,4 @@
-"""Running shell commands, in front and in the background, each after a person has agreed."""
+"""Running shell commands, in the foreground and in the background, each with a person's approval."""
 
 from __future__ import annotations
 
@@ -41,25 +41,24 @@ from fsm_agent.toolsets.sandbox import LEFT, LOCAL, CommandPlace, command_tool
 if TYPE_CHECKING:
     from fsm_agent.toolsets.sandbox.aside import Aside
 
-# Programs that run in the background of an agent, and end with it.
+# Background programs of an agent, which end with it.
 #
-# Each has a supervisor of its own, which ends it when this process goes away, also by ``kill -9``. Output
-# goes to files of bounded size in a temporary folder, so that nothing waits for a reader.
+# Each has a supervisor of its own, which ends it when this process goes away, even by ``kill -9``. Output
+# goes to bounded files in a temporary folder, so that programs never wait for a reader.
 
 
 MAX_RUNNING = 8
 MAX_KEPT = 32
-"""Jobs that are remembered; of those that ended the oldest are forgotten first, with their output."""
+"""Maximum number of jobs to remember; the oldest ended ones are forgotten first, with their output."""
 LOG_BYTES = 4_000_000
-"""Bytes of the newest output that are kept of a job."""
+"""Bytes of a job's newest output to keep."""
 STOP_SECONDS = 5.0
-"""Seconds that a supervisor may take to end its job before it is killed itself."""
+"""Seconds for a supervisor to end its job before it is killed itself."""
 
 
 @dataclass(frozen=True, slots=True)
 class OutputPage:
-    """Output from byte ``start`` to before byte ``end`` of everything that was written, ``total`` bytes by
-    now."""
+    """Output from byte ``start`` up to, not including, ``end``, out of ``total`` bytes written so far."""
 
     data: bytes
     start: int
@@ -72,8 +71,8 @@ class OutputPage:
 
 @dataclass(slots=True)
 class Job:
-    """One program. ``limit`` in seconds; times by the machine's own clock, because the program lives by it
-    too."""
+    """One background program. ``limit`` in seconds. Times come from the machine's own clock, which governs
+    the program too."""
 
     id: str
     command: str
@@ -88,7 +87,7 @@ class Job:
 
     @property
     def running(self) -> bool:
-        """Also takes note of its end."""
+        """Return whether the job runs; record its end."""
         with self.lock:
             if self.report is None and self.process.poll() is not None:
                 self.report = report_from(self.line)
@@ -99,17 +98,17 @@ class Job:
 
     @property
     def seconds(self) -> float:
-        """Return how long the job has run, or ran."""
+        """Return how long the job has run."""
         return self.report.seconds if self.report else time.monotonic() - self.began
 
     def ask_to_stop(self, why: str) -> None:
-        """Ask the job's keeper to end it. The first reason given is the one that is reported."""
+        """Ask the job's supervisor to end it. The first reason is the one reported."""
         self.why = self.why or why
         with contextlib.suppress(OSError):
             self.line.send(STOP)
 
     def stop(self, why: str) -> None:
-        """End the program and all that it started; it is gone when this returns."""
+        """End the program and everything that it started; all of it is gone when this returns."""
         if not self.running:
             return
         self.ask_to_stop(why)
@@ -121,7 +120,7 @@ class Job:
         assert not self.running
 
     def state(self) -> str:
-        """In words, for example ``exited with code 0 after 3.2 s``."""
+        """Describe the state, for example ``exited with code 0, after 3.2 s``."""
         if self.running:
             return f"running for {self.seconds:.1f} s"
         assert self.report is not None
@@ -132,9 +131,9 @@ class Job:
         return f"{how}, after {self.seconds:.1f} s"
 
     def read(self, since: int | None, most: int) -> OutputPage:
-        """At most ``most`` bytes from ``since`` on, or as much as is still kept; the newest when ``since`` is
+        """Read at most ``most`` bytes from ``since`` on, as far as they are kept; the newest if ``since`` is
         ``None``."""
-        for _ in range(3):  # the supervisor may throw a file away while it is looked at
+        for _ in range(3):  # the supervisor may delete a file meanwhile
             with contextlib.suppress(FileNotFoundError):
                 return self._read(since, most)
         return OutputPage(b"", since or 0, since or 0)
@@ -177,9 +176,8 @@ class Jobs:
         place: CommandPlace = LOCAL,
         root: Path | None = None,
     ) -> Job:
-        """Start a shell's command line in ``place``, where ``root`` (default ``directory``) is the working
-        directory. Raises ``ToolFailure`` when there are too many, ``OSError`` when it
-        cannot be."""
+        """Start a shell command line in ``place``, where ``root`` (default ``directory``) is the working
+        directory. Raises ``ToolFailure`` for too many jobs, ``OSError`` if it cannot be started."""
         with self._lock:
             running = [job.id for job in self._jobs.values() if job.running]
             if len(running) >= self.max_running:
@@ -196,7 +194,7 @@ class Jobs:
             return job
 
     def job(self, name: str) -> Job:
-        """Raises ``ToolFailure`` that names the jobs there are."""
+        """Return the job. Raises ``ToolFailure`` that lists the known jobs."""
         with self._lock:
             if name not in self._jobs:
                 raise ToolFailure(f"There is no job {name!r}. There are: {', '.join(self._jobs) or 'none'}.")
@@ -208,7 +206,7 @@ class Jobs:
             return list(self._jobs.values())
 
     def close(self) -> None:
-        """End every job and take the output away."""
+        """End every job and delete the output."""
         with self._lock:
             if self._closing is not None:
                 self._closing()
@@ -238,7 +236,7 @@ class Jobs:
         return Job(name, command, folder, process, line, order.limit)
 
     def _place(self) -> Path:
-        """The folder of the outputs. It is taken away at the latest when the interpreter ends."""
+        """Return the output folder. It is deleted at the latest when the interpreter exits."""
         if self._folder is None:
             self._folder = Path(tempfile.mkdtemp(prefix="fsm-agent-jobs-"))
             self._closing = weakref.finalize(self, _end_all, self._jobs, self._folder)
@@ -252,7 +250,7 @@ class Jobs:
 
 
 def _end_all(jobs: dict[str, Job], folder: Path) -> None:
-    """All at once, so that eight stubborn ones take no longer than one."""
+    """End all jobs at once, so that eight stubborn ones take no longer than one."""
     why = "ended with the agent"
     for job in jobs.values():
         if job.running:
@@ -265,16 +263,16 @@ def _end_all(jobs: dict[str, Job], folder: Path) -> None:
 MAX_SECONDS = 600
 MAX_JOB_SECONDS = 86_400
 PAGE = 20_000
-"""Bytes of a job's output in one answer."""
+"""Maximum bytes of a job's output in one answer."""
 _LOOK = 0.05
-"""Seconds between two looks at a job that is waited for."""
+"""Seconds between checks of a job that is waited for."""
 
 Command = Annotated[str, Field(min_length=1)]
 Name = Annotated[str, Field(min_length=1, max_length=20)]
 
 
 class Terminal:
-    """The shell of one working directory."""
+    """The shell tool of one working directory."""
 
     def __init__(self, root: Path, place: CommandPlace = LOCAL, aside: Aside | None = None) -> None:
         self.root, self.place, self.aside = root, place, aside
@@ -316,7 +314,7 @@ class Terminal:
 
 
 class BackgroundProcess:
-    """The jobs of one working directory, in the hands of its model."""
+    """The background jobs of one working directory, as tools for the model."""
 
     def __init__(
         self, root: Path, jobs: Jobs, place: CommandPlace = LOCAL, aside: Aside | None = None
@@ -409,14 +407,13 @@ class BackgroundProcess:
 
 
 def terminal_tools(root: Path, place: CommandPlace = LOCAL, aside: Aside | None = None) -> tuple[Tool, ...]:
-    """The terminal. Its own limit ends before the turn's, so that the output so far is not lost. ``aside``
-    takes what a command in a sandbox may not leave behind."""
+    """Return the terminal tool. Its own limit ends before the turn's, so that the output so far is not lost.
+    ``aside`` moves away files that a sandboxed command may not leave behind."""
     return (command_tool(Terminal(root, place, aside).terminal, place, MAX_SECONDS + 60),)
 
 
 def job_tools(root: Path, place: CommandPlace = LOCAL, aside: Aside | None = None) -> tuple[Tool, ...]:
-    """Make job_start, job_list, job_output, job_wait and job_stop. Starting needs approval, looking and
-    stopping do not."""
+    """Return job_start, job_list, job_output, job_wait and job_stop. Only starting a job needs approval."""
     jobs = Jobs()
     background = BackgroundProcess(root, jobs, place, aside)
 
@@ -438,7 +435,7 @@ def job_tools(root: Path, place: CommandPlace = LOCAL, aside: Aside | None = Non
 
 @contextlib.asynccontextmanager
 async def watch_leftovers(aside: Aside | None) -> AsyncIterator[None]:
-    """Put aside what a command in this block leaves that acts later."""
+    """Move away the acting files that a command in this block leaves."""
     if aside is None:
         yield
         return
@@ -467,14 +464,14 @@ async def run_shell(
     root: Path | None = None,
     tells: Callable[[str], None] | None = None,
 ) -> ProcessEnded:
-    """``run`` for a shell's command line in ``place``, where ``root`` (default ``directory``) is the working
-    directory."""
+    """Run a shell command line with ``run`` in ``place``, where ``root`` (default ``directory``) is the
+    working directory."""
     order = SupervisorOrder(place.shell(command), str(directory), TERM_GRACE)
     return await run(*place.entered(order, environment(), root or directory), limit, tells=tells)
 
 
 def check_workdir(root: Path, command: str, directory: str) -> Path:
-    """Where the command runs. Raises ``ToolFailure`` for what is never run, and for what cannot be."""
+    """Return the directory to run in. Raises ``ToolFailure`` for a forbidden or impossible command."""
     if os.name != "posix":
         raise ToolFailure("Commands can be run on POSIX systems only.")
     place = resolve(root, directory)
@@ -493,7 +490,7 @@ def _format_output(ended: ProcessEnded) -> str:
 
 
 def _report(job: Job, since: int | None) -> str:
-    state = job.state()  # before the output, so that what is read of an ended job is all of it
+    state = job.state()  # before the output, so that an ended job's output is complete
     page = job.read(since, PAGE)
     lost = ""
     if since is not None and page.start > since:

@@ -1,4 +1,4 @@
-"""Calls of the agent's own tools: the context of one (the turn, its session, what is left of its budget), and
+"""Calls of the agent's own tools: the context of a call (the turn, its session, its remaining budget), and
 the one place where they run."""
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class ToolContext:
-    """``window`` of the model in use, in tokens, ``None`` when unknown. ``budget``: what the turn and its
-    children share. ``deps``: what the turn was started with. ``handoffs``: how often the conversation went
-    from agent to agent since the user spoke. ``fence``: the turn's right to write."""
+    """The context of a call. ``window`` of the model in use, in tokens, ``None`` if unknown. ``budget``:
+    shared by the turn and its children. ``deps``: the dependencies given to the turn. ``handoffs``: how many
+    handoffs the conversation had since the last user message. ``fence``: the turn's right to write."""
 
     session: Session
     fence: Fence
@@ -51,12 +51,12 @@ TOOL_CONTEXT: ContextVar[ToolContext] = ContextVar("fsm_agent_tool_context")
 
 
 def enter(scene: ToolContext) -> None:
-    """The tools that run in this context are called here."""
+    """Make this the context of tools called from here on."""
     TOOL_CONTEXT.set(scene)
 
 
 def here() -> ToolContext:
-    """Raises ``RuntimeError`` outside of a turn: only ``AgentTools`` runs these tools."""
+    """Return the current context. Raises ``RuntimeError`` outside a turn: only ``AgentTools`` runs these."""
     scene = TOOL_CONTEXT.get(None)
     if scene is None:
         raise RuntimeError("a tool of the agent was called outside of its turn")
@@ -64,15 +64,15 @@ def here() -> ToolContext:
 
 
 def turn_here() -> str:
-    """The id of the turn that a tool is called in; empty outside of a turn."""
+    """Return the id of the turn that calls the tool; empty outside of a turn."""
     scene = TOOL_CONTEXT.get(None)
     return "" if scene is None else scene.turn_id
 
 
 # ----------------------------------------------------------------------------------------------------
-# The one interception point: calls of the agent's own tools end here, before the registry sees them.
+# The one interception point: calls of the agent's own tools end here, before they reach the registry.
 #
-# Bridged calls are seen as what they are. With very many tools, the model gets `tool_search` and `tool_call`.
+# Bridged calls appear as what they are. With very many tools, the model gets `tool_search` and `tool_call`.
 # `tool_call` is unpacked before rules, approvals, limits, and callbacks see it, and reaches only tools that
 # no request names. `after_tool` may change a result; nothing may change arguments, because a person approved
 # them.
@@ -93,7 +93,7 @@ class AgentTools:
         self.begin_turns = any(spec.delegates or spec.name in ASKING for spec in self.specs)
 
     def handles(self, name: str) -> bool:
-        """Say whether a tool is a part of the agent."""
+        """Say whether this is one of the agent's own tools."""
         return name in self.names
 
     def close(self) -> None:
@@ -105,7 +105,7 @@ class AgentTools:
         return await self._runner.brought(request, value)
 
     async def run(self, request: RunTool, scene: ToolContext) -> ToolOutcome | NotYet:
-        """Run a call of one in its surroundings."""
+        """Run a call in its context."""
         context = contextvars.copy_context()
         context.run(enter, scene)
         work = asyncio.get_running_loop().create_task(
@@ -125,20 +125,20 @@ class AgentTools:
 
 
 # ----------------------------------------------------------------------------------------------------
-# Tools that no request names, because there are too many: they are searched for, and called through one
-# tool (EXEC-34).
+# Tools that no request names, because there are too many: the model searches for them and calls them through
+# one tool (EXEC-34).
 #
-# ``tool_call`` is never run: the turn takes the call out of it before anything looks at it, so that rules,
-# approvals, limits and callbacks see the tool itself.
+# ``tool_call`` never runs: the turn unpacks the inner call first, so that rules, approvals, limits and
+# callbacks see the tool itself.
 
 
 SEARCH, CALL = "tool_search", "tool_call"
 MOST = 20
-"""Tools of one answer."""
+"""Maximum number of tools in one answer."""
 
 
 class Bridge:
-    """To the tools of a source."""
+    """A bridge to the tools of a source."""
 
     def __init__(self, source: ToolSource) -> None:
         self._source = source
@@ -173,14 +173,14 @@ class Bridge:
 
 
 def bridge_tools(source: ToolSource) -> tuple[Tool, ...]:
-    """tool_search and tool_call."""
+    """Return tool_search and tool_call."""
     bridge = Bridge(source)
     return (tool(concurrency="parallel", effect="pure")(bridge.tool_search), tool()(bridge.tool_call))
 
 
 def bridged(specs: Sequence[ToolSpec], late: Collection[str], above: int | None) -> tuple[ToolSpec, ...]:
-    """The tools of a turn. With more than ``above`` tools, those of ``late`` are available through the
-    bridge; otherwise there is no bridge."""
+    """Return the tools of a turn. With more than ``above`` tools, those of ``late`` are available only
+    through the bridge; otherwise there is no bridge."""
     plain = tuple(spec for spec in specs if spec.name not in (SEARCH, CALL))
     if above is None:
         return tuple(specs)
@@ -194,7 +194,7 @@ def _words(text: str) -> set[str]:
 
 
 def _score(spec: ToolSpec, words: set[str]) -> int:
-    """Words of the name count three times, those of the description once; a part of a word counts as well."""
+    """Score a match: a word of the name counts three times one of the description, a part less."""
     name, described = _words(spec.name), _words(spec.description)
     whole = sum(3 * (word in name) + (word in described) for word in words)
     return 2 * whole + sum(
@@ -203,7 +203,7 @@ def _score(spec: ToolSpec, words: set[str]) -> int:
 
 
 # ----------------------------------------------------------------------------------------------------
-# Programs written by a model that run while the turn makes the tool calls they request.
+# Model-written programs that run while the turn makes the tool calls they request.
 #
 # A program never calls a tool itself. Its request leaves through its door as the reply to the request that
 # runs it; the state judges it like every other call, has it run, and returns the outcome with the next
@@ -223,8 +223,8 @@ PROGRAM_DOOR: contextvars.ContextVar[ProgramDoor] = contextvars.ContextVar("fsm_
 
 
 class ProgramDoor:
-    """Passes the calls of one program out, one at a time, and their outcomes in. ``closed`` while no
-    program is behind it."""
+    """Passes the calls of one program out, one at a time, and their outcomes in. ``closed`` while no program
+    uses it."""
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
@@ -254,7 +254,7 @@ class _Program:
 
 
 class Programs:
-    """The programs of one agent, by turn and call id. A program lives in the event loop that began it, and
+    """The programs of one agent, by turn and call id. A program lives in the event loop that started it, and
     ends with that loop or when it is no longer awaited."""
 
     def __init__(self) -> None:
@@ -283,8 +283,8 @@ class Programs:
         return await self._next(turn, found)
 
     async def end(self, turn: str | None = None) -> None:
-        """End the programs of this turn, or all; they are gone when this returns, except those of other
-        event loops, which are asked to end."""
+        """End the programs of this turn, or all. They are gone when this returns, except those of other event
+        loops, which are asked to end."""
         ended = [key for key in self._running if turn in (None, key[0])]
         for program in [self._running.pop(key) for key in ended]:
             loop = program.work.get_loop()

@@ -1,4 +1,4 @@
-"""Reading pages of the web."""
+"""Reading web pages."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from fsm_agent.toolsets.process import readable
 if TYPE_CHECKING:
     import httpx2
 
-# What was fetched, as text: by its content type, its character set, and its markup.
+# The text of a fetched page, by its content type, its character set, and its markup.
 
 
 PARSE_SECONDS = 10.0
@@ -46,16 +46,16 @@ CHARSETS = frozenset(
         *("gb2312", "gbk", "gb18030", "big5", "big5hkscs", "shift_jis", "euc_jp", "iso2022_jp", "euc_kr"),
     )
 )
-"""Python's names of the character sets that pages are decoded with: what is on the web, and decoded in time
-proportional to the page. Others that Python knows, such as punycode, are not."""
+"""Python's names of the accepted character sets: those used on the web whose decoding takes time proportional
+to the page. Others that Python knows, such as punycode, are excluded."""
 _PIECE = 65_536
-"""Bytes that are decoded at once, so that a large page in a thread does not hold up the others."""
+"""Bytes to decode at once, so that a large page in a thread does not hold up the others."""
 _BOMS = ((codecs.BOM_UTF8, "utf-8-sig"), (codecs.BOM_UTF16_LE, "utf-16"), (codecs.BOM_UTF16_BE, "utf-16"))
 
 
 async def text_of_page(fetched: Fetched, whole: bool, seconds: float = PARSE_SECONDS) -> str:
-    """Return the text of a page, or of another kind of text. Raises ``ToolFailure`` for anything else, and
-    for a page that takes longer than ``seconds`` to parse."""
+    """Return the text of a page, or of another text format. Raises ``ToolFailure`` for anything else, and for
+    a page that takes longer than ``seconds`` to parse."""
     kind = fetched.content_type.partition(";")[0].strip().lower() or _guess_type(fetched.body)
     if kind in _HTML:
         page = await in_daemon_thread(_decode, fetched, True)
@@ -79,7 +79,7 @@ def _decode(fetched: Fetched, markup: bool) -> str:
 
 
 def _charset(fetched: Fetched, markup: bool) -> str:
-    """What the page is written in, by its first bytes, its header, or itself; UTF-8 when that is no
+    """Return the page's character set by its first bytes, its header, or its markup; UTF-8 if that is not a
     character set of the web."""
     for mark, name in _BOMS:
         if fetched.body.startswith(mark):
@@ -94,7 +94,7 @@ def _charset(fetched: Fetched, markup: bool) -> str:
 
 
 async def _from_html(page: str, address: str, whole: bool, seconds: float) -> str:
-    """In a process of its own, which is killed when a page keeps it busy."""
+    """Parse in a separate process, which is killed when a page keeps it busy."""
     command = (
         sys.executable,
         "-I",
@@ -126,13 +126,13 @@ async def _from_html(page: str, address: str, whole: bool, seconds: float) -> st
 
 
 PAGE = 40_000
-"""Characters of one answer, about 10,000 tokens."""
+"""Maximum characters of one answer, about 10,000 tokens."""
 EXCERPT = 1_000
-"""Characters of the page that comes with an error."""
+"""Characters shown of a page that comes with an error."""
 
 
 class Reader:
-    """The web as it may be read."""
+    """Web tools within the settings."""
 
     def __init__(self, fetcher: Fetcher) -> None:
         self.fetcher = fetcher
@@ -161,7 +161,7 @@ class Reader:
 
 
 async def page_text(fetcher: Fetcher, url: str) -> tuple[str, str]:
-    """Return where a page was found, and its readable text. Raises ``ToolFailure`` when it has none."""
+    """Return the final address of a page and its readable text. Raises ``ToolFailure`` if it has none."""
     fetched = await fetcher.fetch(url)
     if fetched.status >= 400:
         raise ToolFailure(await _refusal(fetched))
@@ -169,7 +169,7 @@ async def page_text(fetcher: Fetcher, url: str) -> tuple[str, str]:
 
 
 def web_tools(settings: Web) -> tuple[Tool, ...]:
-    """web_fetch."""
+    """Return web_fetch."""
     reader = Reader(Fetcher(settings))
     make = tool(
         concurrency="parallel",
@@ -195,7 +195,7 @@ def _part(text: str, start: int, cut: bool) -> str:
 
 
 async def _refusal(fetched: Fetched) -> str:
-    """The server's no, with the beginning of what it says about it."""
+    """Return the server's refusal, with the beginning of its explanation."""
     head = f"{fetched.address}: HTTP {fetched.status} {fetched.reason}".rstrip()
     try:
         said = (await _readable(fetched, whole=True))[:EXCERPT].strip()
@@ -217,7 +217,7 @@ async def _readable(fetched: Fetched, whole: bool) -> str:
 
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 Resolve = Callable[[str, int], Awaitable[Sequence[str]]]
-"""Resolves a host and port to addresses, as text, the best first. Raises ``OSError``."""
+"""Resolves a host and port to addresses, as text, best first. Raises ``OSError``."""
 
 _NEVER_PUBLIC = tuple(
     ipaddress.ip_network(network)
@@ -225,7 +225,7 @@ _NEVER_PUBLIC = tuple(
         "0.0.0.0/8 10.0.0.0/8 100.64.0.0/10 127.0.0.0/8 169.254.0.0/16 172.16.0.0/12 192.0.0.0/24",
         "192.0.2.0/24 192.88.99.0/24 192.168.0.0/16 198.18.0.0/15 198.51.100.0/24 203.0.113.0/24",
         "224.0.0.0/3",  # multicast and reserved
-        "168.63.129.16/32",  # the host agent of a large cloud, on a public number
+        "168.63.129.16/32",  # the host agent of a large cloud, at a public address
         "::/128 ::1/128 64:ff9b:1::/48 100::/64 2001::/23 2001:db8::/32 3fff::/20 5f00::/16",
         "fc00::/7 fe80::/10 fec0::/10 ff00::/8",
     )
@@ -233,7 +233,7 @@ _NEVER_PUBLIC = tuple(
 )
 """IANA's special-address registries, spelled out because the standard library's lists differ by version."""
 _GIVEN_OUT = ipaddress.IPv6Network("2000::/3")
-"""The allocated part of IPv6; the rest has no meaning yet."""
+"""The allocated part of IPv6; the rest is undefined."""
 _CARRIES_V4 = tuple(
     (ipaddress.IPv6Network(network), shift)
     for network, shift in (
@@ -244,7 +244,7 @@ _CARRIES_V4 = tuple(
         ("2002::/16", 80),
     )
 )
-"""IPv6 networks that embed IPv4 addresses, and the position of those in bits from the right."""
+"""IPv6 networks that embed IPv4 addresses, and how many bits from the right the IPv4 address starts."""
 
 
 def is_public(address: Address) -> bool:
@@ -268,7 +268,7 @@ def named(host: str, names: Sequence[str]) -> bool:
 
 
 async def reachable(host: str, port: int, private: Sequence[str], resolve: Resolve) -> list[str]:
-    """Return the addresses to connect to, each checked. Connecting to exactly these prevents DNS rebinding.
+    """Return the addresses to connect to, each checked. Connecting only to these prevents DNS rebinding.
     Raises ``ToolFailure``."""
     try:
         found = list(await resolve(host, port))
@@ -315,7 +315,7 @@ _MOVED = frozenset((301, 302, 303, 307, 308))
 _HEADERS = {
     "User-Agent": "fsm-agent",
     "Accept": "text/html, text/*;q=0.9, application/json;q=0.9, */*;q=0.1",
-    "Accept-Encoding": "gzip, deflate",  # what a bounded body unpacks
+    "Accept-Encoding": "gzip, deflate",  # expansion limit of a bounded body
 }
 
 

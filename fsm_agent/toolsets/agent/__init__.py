@@ -1,8 +1,7 @@
-"""Tools that are a part of the agent itself: they work on its session, its notes, its person, or start turns
-of their own.
+"""The agent's own tools: they use its session and notes, ask its user, or start turns.
 
 ``AgentTools`` is the one place where they run (AGT-01). The registry of other tools refuses their
-names, so nothing else, a program that calls tools for instance, reaches them past the turn.
+names, so nothing else, such as a program that calls tools, can reach them without the turn.
 
 ==========  ==========================================================================================
 todo        todo: the list of things to do of this session
@@ -68,12 +67,12 @@ class Parts(Protocol):
 
     @property
     def child_factory(self) -> ChildFactory:
-        """Where children come from."""
+        """Creates child agents."""
         ...
 
 
 BEGIN_TURNS = frozenset({"delegate", "ask", "vision"})
-"""Toolsets whose tool begins child turns."""
+"""Toolsets whose tools begin child turns."""
 AGENT_TOOLSETS: dict[str, Callable[[Parts], Tool]] = {
     "todo": lambda parts: todo_tool(parts.store),
     "sessions": lambda parts: recall_tool(parts.store),
@@ -121,5 +120,5 @@ def _delegation(parts: Parts) -> Delegation:
 
 
 def agent_tools(names: Sequence[str], parts: Parts) -> list[Tool]:
-    """The tools of these toolsets; names of others are passed over."""
+    """Return the tools of these toolsets; ignore unknown names."""
     return [AGENT_TOOLSETS[name](parts) for name in dict.fromkeys(names) if name in AGENT_TOOLSETS]

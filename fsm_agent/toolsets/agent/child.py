@@ -1,4 +1,4 @@
-"""One child turn: made, found again or resumed; watched while it runs; and what came of it."""
+"""One child turn: creating, finding, or resuming it, watching it while it runs, and its outcome."""
 
 from __future__ import annotations
 
@@ -43,9 +43,9 @@ BRIEF = (
 
 @dataclass(frozen=True, slots=True)
 class ChildTask:
-    """The task of a child. A repeated call gives the same ids. ``unattended``: no caller waits for it, so
-    it may not ask questions. ``brief``: its instructions. ``side_task``: it uses the models for this task,
-    and no tools. ``parts``: further parts of its message. ``deps``: the dependencies of its parent's tools,
+    """The task of a child. A repeated call gives the same ids. ``unattended``: no caller waits for it, so it
+    may not ask questions. ``brief``: its instructions. ``side_task``: it uses the models for this task and
+    has no tools. ``parts``: further parts of its message. ``deps``: the dependencies of its parent's tools,
     in this process only."""
 
     session_id: str
@@ -73,7 +73,7 @@ class ChildTask:
         budget: IterationBudget,
         side_task: str = "",
     ) -> Self:
-        """Return the task of this name that a turn leaves to the background; the same for the same turn."""
+        """Return the background task of this name for a turn; always the same for one turn."""
         child, about = f"c-{turn_id}.{task}.0", wrap_untrusted(context, "the conversation")
         return cls(
             child, session.id, turn_id, task, goal, about, budget, unattended=True, side_task=side_task
@@ -87,7 +87,7 @@ class ChildTask:
 
 
 class RunningTurn(Protocol):
-    """What a child needs of ``fsm_agent.Turn``."""
+    """The part of ``fsm_agent.Turn`` that a child needs."""
 
     async def arun(self) -> TurnResult:
         """Run the turn to its end."""
@@ -95,7 +95,7 @@ class RunningTurn(Protocol):
 
 
 class ChildAgent(Protocol):
-    """What a child needs of ``fsm_agent.agent.Agent``."""
+    """The part of ``fsm_agent.agent.Agent`` that a child needs."""
 
     def start(
         self,
@@ -109,7 +109,7 @@ class ChildAgent(Protocol):
         ...
 
     def resume(self, session_or_turn_id: str, *, deps: Any = None) -> RunningTurn:
-        """Return an unfinished turn, where it was."""
+        """Return an unfinished turn at its last position."""
         ...
 
     def interrupt(self, message: str | None = None) -> None:
@@ -122,11 +122,11 @@ class ChildAgent(Protocol):
 
 
 class ChildFactory(Protocol):
-    """Where children come from."""
+    """Creates child agents."""
 
     @property
     def allowed(self) -> bool:
-        """May there be any?"""
+        """Say whether children are allowed."""
         ...
 
     def has_models(self, task: str) -> bool:
@@ -134,7 +134,7 @@ class ChildFactory(Protocol):
         ...
 
     def child(self, order: ChildTask) -> ChildAgent:
-        """An agent that can do what is ordered and nothing that a child may not."""
+        """Make an agent for the task, without anything that a child may not do."""
         ...
 
     def keep(self, name: str, text: str) -> Saved:
@@ -144,7 +144,7 @@ class ChildFactory(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class ChildEnded:
-    """What came of a child; ``text`` is its answer, or what its model said before it failed."""
+    """The outcome of a child; ``text`` is its answer, or what its model said before it failed."""
 
     status: Status
     text: str
@@ -155,14 +155,14 @@ class ChildEnded:
 
     @classmethod
     def of(cls, said: Mapping[str, Any], turn_id: str) -> ChildEnded:
-        """From a result as the journal has it."""
+        """Parse a stored result."""
         status: Status = next((name for name in OUTCOMES if said[name]), "failed")
         error = said["error"] or ("" if status == "completed" else said["turn_exit_reason"])
         return cls(status, words_of_model(said), turn_id, said["api_calls"], said["total_tokens"], str(error))
 
 
 class Child:
-    """``end`` is ``None`` while it runs; ``in_tool`` and ``idle`` tell whether it still does something."""
+    """A child. ``end`` is ``None`` while it runs; ``in_tool`` and ``idle`` show whether it is active."""
 
     def __init__(
         self, order: ChildTask, child_factory: ChildFactory, store: Store, callbacks: Callbacks, clock: Clock
@@ -182,23 +182,23 @@ class Child:
 
     @property
     def doing(self) -> str:
-        """The task and the last thing it did, in a few words."""
+        """The task and its latest action, in a few words."""
         return f"{one_line(self.order.goal, 60)} ({self._last})"
 
     def idle(self) -> float:
-        """Seconds since the last sign of life."""
+        """Return the seconds since the last sign of life."""
         return self._active.elapsed()
 
     def interrupt(self, why: str) -> None:
-        """Idempotent; the child ends by itself then."""
+        """Ask the child to end by itself. Idempotent."""
         if self._agent is not None and not self._stopped:
             self._agent.interrupt(why)
         self._stopped = self._stopped or why
 
     async def run(self) -> ChildEnded:
         """Run the child to its end. Report any failure as its result, so that the other children continue.
-        Raises ``TurnSuspended`` for a child that waits for an answer, ``OwnershipLost`` for one that
-        another process runs."""
+        Raises ``TurnSuspended`` if the child waits for an answer, ``OwnershipLost`` if another process runs
+        it."""
         self._tell("child:start", {"goal": one_line(self.order.goal, 200)})
         try:
             self.end = await self._run()
@@ -235,7 +235,7 @@ class Child:
         return replace(ended, error=self._stopped or ended.error)
 
     def _listeners(self) -> dict[str, Callable[..., Any]]:
-        """A child's callbacks: each is a sign of life, and tool events are forwarded to the parent's
+        """Return the child's callbacks: each is a sign of life, and tool events are forwarded to the parent's
         callbacks."""
 
         def alive(*values: Any) -> None:
@@ -263,7 +263,7 @@ class Child:
         }
 
     def _tell(self, name: str, data: dict[str, Any]) -> None:
-        """To the parent's callbacks, as a part of the parent's turn."""
+        """Publish an event to the parent's callbacks, as part of the parent's turn."""
         with running(self._outer):
             self._callbacks.publish(
                 Named(name, {"session_id": self.order.session_id, "task_id": self.order.task_id} | data)
@@ -271,7 +271,7 @@ class Child:
 
 
 # ----------------------------------------------------------------------------------------------------
-# Children while they run: watched for signs of life, stopped together, each with its own end.
+# Running children: watched for signs of life, stopped together, each with its own outcome.
 
 
 class Care:
@@ -285,21 +285,21 @@ class Care:
         self.beat = float("inf") if quiet else self._limits.heartbeat
 
     def stalled(self, child: Child) -> str:
-        """Why a child is given up, or nothing."""
+        """Return the reason for giving up a child, or an empty string."""
         limit = self._limits.stale_in_tool if child.in_tool else self._limits.stale_idle
         idle = child.idle()
         where = "in a tool" if child.in_tool else "without doing anything"
         return f"stopped after {idle:.0f} s {where}" if idle > limit else ""
 
     def heartbeat(self, children: Sequence[Child]) -> None:
-        """Tell the parent's people what its children are doing."""
+        """Report what the running children are doing as a status line of the parent."""
         busy = [child.doing for child in children if child.end is None]
         self._callbacks.publish(
             StatusText(f"{len(busy)} of {len(children)} delegated tasks at work: {'; '.join(busy)}")
         )
 
     def watch(self) -> Stopwatch:
-        """Return a stopwatch that runs from now."""
+        """Return a running stopwatch."""
         return Stopwatch(self._clock)
 
 
@@ -310,8 +310,8 @@ class ChildFamily:
         self.children, self._care, self._interrupted = children, care, interrupted
 
     async def raised(self) -> list[ChildEnded]:
-        """How each ended, in order of the tasks. Raises ``TurnSuspended`` when one of them waits for an
-        answer, after the others have ended."""
+        """Return the outcomes in the order of the tasks. Raises ``TurnSuspended`` if a child waits for an
+        answer, once the others have ended."""
         work = [asyncio.ensure_future(child.run()) for child in self.children]
         try:
             await self._watch(work)
@@ -351,8 +351,8 @@ async def _stopped(work: Sequence[asyncio.Future[ChildEnded]]) -> None:
 
 
 def room(limits: DelegationSettings, used: int, window: int | None, among: int) -> int:
-    """Characters for one of ``among`` answers: a share of what the parent's window, in tokens, has left
-    (AGT-05)."""
+    """Return the maximum characters for each of ``among`` answers: a share of the rest of the parent's
+    window, which is in tokens (AGT-05)."""
     if window is None:
         return limits.summary_max_chars
     free = max(0, window - used) * CHARS_PER_TOKEN
@@ -362,7 +362,7 @@ def room(limits: DelegationSettings, used: int, window: int | None, among: int) 
 
 
 def fit_answer(text: str, limit: int, name: str, child_factory: ChildFactory) -> str:
-    """The answer, or its head and tail and where the whole of it is."""
+    """Return the answer, or its head and tail with the path of the saved whole."""
     if len(text) <= limit:
         return text
     saved = child_factory.keep(f"{name}.txt", text)
@@ -373,19 +373,16 @@ def fit_answer(text: str, limit: int, name: str, child_factory: ChildFactory) ->
 # Child turns: tasks that the model delegates to separate agents, which do not see its conversation
 # (AGT-05, AGT-06).
 #
-# The key of the call names the children, and each is a turn of its own in the journal. A delegation
-# interrupted by the end of its process is therefore repeated safely: children that ended are looked up, those
-# that began are resumed under the rules of every turn, and only the rest start from the beginning.
-#
-# A delegation is idempotent because its key names its children. The child sessions are named after the call.
-# A resumed parent looks up finished children, resumes started ones, and starts the rest.
+# The key of the call names the children, and each is a turn of its own in the journal. A delegation that
+# ended with its process is therefore repeated safely: finished children are looked up, started ones are
+# resumed under the rules of every turn, and only the rest start from the beginning.
 
 
 NAME = "delegate_task"
 LONGEST = 86_400.0
-"""Seconds; what ends a child sooner is its own budget, and the limits on doing nothing."""
+"""Seconds; a child's own budget and the idle limits end it sooner."""
 MAX_TASK = 100_000
-"""Characters of one task with its context."""
+"""Maximum characters of one task including its context."""
 LATER = (
     "They work in the background. Each report comes by itself, with the results of a later tool call or in"
     " front of the next message. Do not wait for them, do not ask for them, and do not do their work"
@@ -411,8 +408,8 @@ class Task(BaseModel):
 
 
 class Delegation:
-    """The children of one agent. ``most``: iterations that one may take, instead of the setting.
-    ``background``: where children work that it need not wait for."""
+    """The children of one agent. ``most``: iterations that a child may take, instead of the setting.
+    ``background``: runs children without waiting for them."""
 
     def __init__(
         self,
@@ -468,7 +465,7 @@ class Delegation:
         }
 
     async def end_of(self, key: str, goal: str, context: str = "", **more: Any) -> ChildEnded:
-        """Run the one child of a call to its end; ``more`` of its ``ChildTask``."""
+        """Run the only child of a call to its end; ``more``: further fields of its ``ChildTask``."""
         [end] = await self.raised([self.order(key, goal, context, **more)], key)
         return end
 
@@ -481,7 +478,7 @@ class Delegation:
             return await ChildFamily(children, self._care, here().interrupted).raised()
 
     def orders(self, goal: str, context: str, tasks: Sequence[Task] | None, key: str) -> list[ChildTask]:
-        """What a call asks for, one order for each child. Raises ``ToolFailure`` for nothing, or too much."""
+        """Return one task per child that a call asks for. Raises ``ToolFailure`` for none or too many."""
         asked = list(tasks or ()) or ([Task(goal=goal, context=context)] if goal.strip() else [])
         if not asked:
             raise ToolFailure("There is nothing to do: give a goal, or tasks.")
@@ -493,7 +490,7 @@ class Delegation:
 
     @contextlib.asynccontextmanager
     async def _alone(self, key: str) -> AsyncIterator[None]:
-        """The same call, made again, waits until the children of the first time have stopped."""
+        """Let a repeated call wait until the children of its first run have stopped."""
         before, mine = self._running.get(key), asyncio.current_task()
         assert mine is not None, "a tool runs in a task"
         self._running[key] = mine
@@ -506,7 +503,7 @@ class Delegation:
                 del self._running[key]
 
     def order(self, key: str, goal: str, context: str = "", number: int = 0, **more: Any) -> ChildTask:
-        """Return the task of child ``number`` of the call that runs here; the same when it is made again."""
+        """Return the task of child ``number`` of the current call; the same when the call is repeated."""
         scene, most = here(), self._most or self._limits.max_iterations
         budget = scene.budget.child(self._limits.budget, most) if scene.budget else IterationBudget(most)
         return ChildTask(
@@ -522,13 +519,13 @@ class Delegation:
         )
 
     def fitted(self, order: ChildTask, text: str, among: int = 1) -> str:
-        """An answer as its parent sees it, one of ``among``."""
+        """Return an answer as its parent sees it, one of ``among``."""
         scene = here()
         limit = room(self._limits, scene.session.meter.tokens, scene.window, among)
         return fit_answer(text, limit, order.session_id, self._child_factory)
 
     def _report(self, order: ChildTask, end: ChildEnded, among: int) -> dict[str, Any]:
-        """The report on one child to the parent's model: how it ended, its answer, and its usage."""
+        """Return the report on one child for the parent's model: its outcome, answer, and usage."""
         text = self.fitted(order, end.text, among)
         told = {"task": order.goal[:200], "status": end.status, "summary": text, "turn": end.turn_id}
         return (
@@ -539,7 +536,7 @@ class Delegation:
 
 
 def delegating(made: Tool, description: str = "") -> Tool:
-    """Return a tool whose calls are child turns, perhaps with another description."""
+    """Return ``made`` as a tool whose calls are child turns, optionally with another description."""
     spec = replace(made.spec, delegates=True, description=description or made.spec.description)
     return replace(made, spec=spec)
 
@@ -552,7 +549,7 @@ def delegate_tool(
     settings: Settings,
     background: Background | None = None,
 ) -> Tool:
-    """Idempotent by the call's key, which names the children. Without ``background`` it always waits."""
+    """Make the tool, idempotent because its key names the children. Without ``background`` it waits."""
     made = Delegation(child_factory, store, callbacks, clock, settings, background=background)
     hidden = () if background is not None else ("background",)
     options = tool(concurrency="parallel", effect="idempotent", timeout=LONGEST, hidden=hidden)

@@ -1,4 +1,4 @@
-"""Earlier sessions, for the model that works on this one (AGT-04). No model is asked."""
+"""Search in earlier sessions for the current model (AGT-04). It asks no model."""
 
 # The context engine's tool looks back. Compactions set messages aside and delete none, so the model can
 # recover exact words (`look_back`) instead of asking again.
@@ -24,30 +24,30 @@ from fsm_agent.tools import Tool, ToolFailure, tool
 from fsm_agent.toolsets.tool_context import here
 
 # ----------------------------------------------------------------------------------------------------
-# Earlier sessions as an agent recalls them (AGT-04): by words, around one message, or the most recent ones.
+# Search in earlier sessions (AGT-04): by words, around one message, or the most recent ones.
 #
 # No model is asked. Sessions of sub-agents are hidden, and so is the line of the session that asks: its agent
 # knows it.
 
 
 LIMIT, MOST = 3, 10
-"""Sessions of one answer: by default, at most."""
+"""Sessions in one answer: default and maximum."""
 WINDOW, WIDEST = 5, 20
-"""Messages shown on each side of a hit: by default, at most."""
+"""Messages shown on each side of a hit: default and maximum."""
 ENDS = 3
-"""Messages shown of a session's beginning and of its end."""
+"""Messages shown of the beginning and of the end of a session."""
 CLIP = 1_200
-"""Characters shown of one message."""
+"""Maximum characters shown of one message."""
 CATCH_UP = 2.0
-"""Seconds that an agent waits for the index."""
+"""Maximum seconds that an agent waits for the index."""
 FROM = "FROM messages m JOIN sessions s ON s.id = m.session LEFT JOIN turns t ON t.id = m.turn"
 
 
 @dataclass(frozen=True, slots=True)
 class RecalledMessage:
     """One message. ``id`` names it in later searches, ``at`` is in seconds since the epoch, ``text`` is
-    shortened; ``standing`` is empty where it is the same for all that are shown. ``hit``: it is the one that
-    was looked for."""
+    shortened. ``standing`` is empty if it is the same for all shown messages. ``hit``: the search matched
+    it."""
 
     id: int
     role: str
@@ -59,9 +59,9 @@ class RecalledMessage:
 
 @dataclass(frozen=True, slots=True)
 class RecalledSession:
-    """One line of sessions with a hit: the session of the best one, the messages around it, its first and its
-    last ones. What is in ``messages`` is not repeated in ``first`` and ``last``. ``hits`` counts those of the
-    whole line that were looked at."""
+    """One line of sessions with a hit: the session of the best hit, the messages around it, its first and its
+    last ones. ``first`` and ``last`` do not repeat ``messages``. ``hits`` counts the examined hits of the
+    whole line."""
 
     session: str
     title: str
@@ -74,8 +74,8 @@ class RecalledSession:
 
 @dataclass(frozen=True, slots=True)
 class SessionRecall:
-    """What a search gave, the best line first. ``relaxed``: nothing has all the words, these have some.
-    ``more``: other lines have hits too. ``waiting``: messages that the index does not have yet."""
+    """A search result, best line first. ``relaxed``: no message has all the words; these have some. ``more``:
+    other lines have hits too. ``waiting``: messages that are not indexed yet."""
 
     lines: tuple[RecalledSession, ...]
     relaxed: bool = False
@@ -85,7 +85,7 @@ class SessionRecall:
 
 @dataclass(frozen=True, slots=True)
 class Around:
-    """A piece of a session. ``before`` and ``after``: how many messages of it are not shown on either
+    """An excerpt of a session. ``before`` and ``after``: the number of its messages not shown on either
     side."""
 
     session: str
@@ -97,7 +97,7 @@ class Around:
 
 @dataclass(frozen=True, slots=True)
 class Recent:
-    """One session of a list; ``asked`` is what its first turn was asked, ``at`` when it was last used."""
+    """One session of a list; ``asked`` is the message of its first turn, ``at`` the time of its last use."""
 
     session: str
     title: str
@@ -117,8 +117,8 @@ def by_words(
     roles: Sequence[str] = (),
     days: float | None = None,
 ) -> SessionRecall:
-    """Return the lines of sessions that answer ``text`` best, out of the newest hits. ``current`` is the
-    session that asks."""
+    """Return the lines of sessions that match ``text`` best, among the newest hits. ``current`` is the
+    calling session."""
     among = Among(roles=roles, days=days, without=_own(database, current))
     found = search(database, text, among, limit=10_000, seconds=CATCH_UP)
     lines: dict[str, list[SearchHit]] = {}
@@ -131,8 +131,7 @@ def by_words(
 
 
 def around(database: Database, message: int, window: int = WINDOW) -> Around:
-    """Return the messages before and after one that was found, to read on. Raises ``ConfigError`` for an
-    id that is not there."""
+    """Return the messages before and after a hit, to read on. Raises ``ConfigError`` for an unknown id."""
     sql = (
         "SELECT session, title, number FROM messages m JOIN sessions s ON s.id = m.session WHERE m.id = ? AND"
         " s.kind != 'child'"
@@ -151,7 +150,7 @@ def around(database: Database, message: int, window: int = WINDOW) -> Around:
 
 
 def recent(database: Database, current: str | None = None, limit: int = LIMIT) -> tuple[Recent, ...]:
-    """Return the sessions that were used last, newest first."""
+    """Return the most recently used sessions, newest first."""
     rows = database.select(
         "SELECT s.id, s.title, s.touched, s.turns,"
         " COALESCE((SELECT asked FROM turns t WHERE t.session = s.id ORDER BY number LIMIT 1), ''), s.model"
@@ -193,8 +192,8 @@ def _recall(c: SqlConnection, hits: Sequence[SearchHit], text: str, window: int)
 def read_messages(
     c: SqlConnection, where: str, values: tuple[Any, ...], clip: int, text: str = ""
 ) -> list[RecalledMessage]:
-    """The messages of which the condition ``where`` is true, each of at most ``clip`` characters: the piece
-    that answers ``text`` where it is given, else the beginning and the end. ``where`` may end with an order
+    """Return the messages for which the condition ``where`` holds, each of at most ``clip`` characters: the
+    passage that matches ``text`` if given, else the beginning and the end. ``where`` may end with an order
     and a limit."""
     rows = c.execute(
         f"SELECT m.id, m.role, m.at, {STANDING}, m.body, m.body_crc {FROM} WHERE {KEPT} AND {where}", values
@@ -212,8 +211,8 @@ def read_messages(
 def messages_around(
     c: SqlConnection, session: str, number: int, window: int, clip: int, text: str = "", where: str = "1 = 1"
 ) -> list[RecalledMessage]:
-    """The message of this number in the session with at most ``window`` before and behind it, in order, as
-    far as the condition ``where`` is true of them. ``text`` is what it was found by, if it was."""
+    """Return the message of this number in the session with at most ``window`` messages before and after it,
+    in order, as far as the condition ``where`` holds for them. ``text`` is the search text, if any."""
     place = f"m.session = ? AND {where} AND m.number"
     before = read_messages(c, f"{place} < ? ORDER BY m.number DESC LIMIT ?", (session, number, window), clip)
     found = read_messages(c, f"{place} = ?", (session, number), clip, text)
@@ -228,14 +227,14 @@ def _clip(whole: str, text: str, clip: int) -> str:
 
 
 # ----------------------------------------------------------------------------------------------------
-# The messages that compactions took out of a session's transcript: by words, around one of them, and how
-# many there are.
+# The messages that compactions took out of a session's transcript: a search by words, an excerpt around one
+# of them, and their number.
 
 
 MOST_MESSAGES = 20
-"""Messages of one answer."""
+"""Maximum messages in one answer."""
 MESSAGE_CLIP = 4_000
-"""Characters shown of one message."""
+"""Maximum characters shown of one message."""
 _COMPACTED = f"{STANDING} = 'put aside' AND m.body NOT LIKE '%\"summary\":true%'"
 _AMONG = "(SELECT value FROM json_each(?))"
 
@@ -249,8 +248,8 @@ def count_compacted(database: Database, session: str) -> int:
 
 
 def recall_by_words(database: Database, session: str, text: str, limit: int) -> list[RecalledMessage]:
-    """Return those of them that answer ``text`` best, at most ``limit``. Raises ``StoreError`` when there
-    is no full-text search."""
+    """Return the compacted messages that match ``text`` best, at most ``limit``. Raises ``StoreError`` when
+    there is no full-text search."""
     with database.reading() as c:
         line = compaction_chain(c, session)
     hits = [
@@ -267,8 +266,8 @@ def recall_by_words(database: Database, session: str, text: str, limit: int) -> 
 
 
 def recall_around(database: Database, session: str, message: int, window: int) -> list[RecalledMessage]:
-    """Return the message of this id with ``window`` more on each side of it in its session, in order;
-    nothing when it was not taken out of this conversation."""
+    """Return the message of this id with ``window`` more on each side in its session, in order; empty unless
+    a compaction took it out of this conversation."""
     with database.reading() as c:
         found = c.execute("SELECT session, number FROM messages WHERE id = ?", (message,)).fetchone()
         if found is None or found[0] not in compaction_chain(c, session):
@@ -337,7 +336,7 @@ def _object(answer: Around | SessionRecall) -> dict[str, Any]:
 
 
 def plain(value: Any) -> Any:
-    """Times as people read them, and without what is empty or false: a model pays for every word."""
+    """Format times for reading and drop empty and false values: a model pays for every word."""
     if isinstance(value, dict):
         return {
             key: datetime.fromtimestamp(one, UTC).strftime("%Y-%m-%d %H:%M UTC")
@@ -350,10 +349,10 @@ def plain(value: Any) -> Any:
 
 
 # ----------------------------------------------------------------------------------------------------
-# What compactions took out of the conversation, for the model that works on it (AGT-10). No model is asked.
+# What compactions took out of the conversation, for its model (AGT-10). It asks no model.
 #
-# A compaction puts rows aside and never deletes them, so what a summary left out can be had back, word for
-# word. ``session_search`` looks everywhere else.
+# A compaction sets rows aside and never deletes them, so the exact words behind a summary can be recovered.
+# ``session_search`` searches all other sessions.
 
 
 NAME = "look_back"

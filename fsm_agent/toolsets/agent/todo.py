@@ -1,7 +1,7 @@
-"""The list of things to do: the model's own plan for the session (AGT-02).
+"""The to-do list: the model's own plan for the session (AGT-02).
 
-The list is the result of the last call, as the journal has it, so it survives a crash, a compaction and a
-resume, and a fork or an undo goes back to what it was then.
+The list is the result of the last call in the journal, so it survives a crash, a compaction and a resume, and
+a fork or an undo restores its earlier state.
 """
 
 # The to-do list is its last result in the journal. With a single source, forks, undo, crashes, and
@@ -25,21 +25,21 @@ from fsm_agent.tools import Tool, ToolFailure, tool
 from fsm_agent.toolsets.tool_context import here
 
 # ----------------------------------------------------------------------------------------------------
-# The newest result of a tool of the agent, out of the journal: state that lives with the session and never
-# differs from it.
+# The newest result of an agent tool from the journal: state that lives with the session and never differs
+# from it.
 #
-# The journal has the result of every call, whatever compactions do to the transcript and whenever the
-# process ended. What was undone does not count, and a fork begins with what was there at its move.
+# The journal has the result of every call, whatever compactions do to the transcript and whenever the process
+# ended. Undone results do not count, and a fork begins with the state at its move.
 
 
 MAX_RESULT = 2_000_000
-"""Characters of a result that is believed."""
+"""Maximum characters of a result; a longer one is ignored."""
 LOOKED_AT = 20
-"""Newest calls of a session that are looked at for one that went well."""
+"""Maximum calls of a session, newest first, to search for a successful one."""
 
 
 def newest_result(store: Store, session: Session, tool: str) -> dict[str, Any] | None:
-    """What the last call of ``tool`` that went well gave back, if that was an object."""
+    """Return the result of the last successful call of ``tool``, if it was an object."""
     with store.database.reading() as c:
         found = _of_session(c, session.id, tool, None)
     found = found or _of_transcript(session.rows, tool)
@@ -50,9 +50,9 @@ def newest_result(store: Store, session: Session, tool: str) -> dict[str, Any] |
 
 
 def _of_line(c: SqlConnection, session_id: str, tool: str) -> dict[str, Any] | None:
-    """Lists of the session's ancestors, each up to the point where its successor began."""
+    """Return the newest result in the session's ancestors, each up to the point where its successor began."""
     seen: set[str] = set()
-    while session_id not in seen:  # as many as there are; a circle in a damaged file ends it
+    while session_id not in seen:  # stops at a cycle in a damaged file
         seen.add(session_id)
         row = c.execute(
             "SELECT s.kind, s.parent, s.created, (SELECT m.at FROM turns t"
@@ -112,12 +112,12 @@ STATUSES: tuple[str, ...] = get_args(Status)
 
 
 def _status(value: Any) -> Any:
-    """What is no status means that nothing was done yet."""
+    """Map an unknown status to ``pending``."""
     return value if value in STATUSES else "pending"
 
 
 def _read_list(value: Any) -> Any:
-    """Models write the list as a JSON text now and then."""
+    """Accept the list as JSON text: models sometimes write it so."""
     if isinstance(value, str):
         try:
             return json.loads(value)
@@ -171,12 +171,12 @@ class TodoList:
 
 
 def todo_tool(store: Store) -> Tool:
-    """Doing the same again gives the same list, so a call in flight at a crash is simply made again."""
+    """Make ``todo``. A repeated call gives the same list, so one in flight at a crash is made again."""
     return tool(concurrency="serial", effect="idempotent")(TodoList(store).todo)
 
 
 def _merge(before: Iterable[dict[str, str]], given: Iterable[TodoItem]) -> list[dict[str, str]]:
-    """By id; of two items with one id the later one counts, at the place of the first."""
+    """Merge by id. Of two items with one id the later counts, at the place of the first."""
     items = {item["id"]: item for item in before}
     for one in given:
         known = items.get(one.id, {})

@@ -77,14 +77,13 @@ __all__ = ["McpServers", "ServerConfig", "ToolRule"]
 
 
 # ----------------------------------------------------------------------------------------------------
-# A server over all its connections: started when it is needed, started again after it died, never more
-# often than is good.
+# A server across its connections: started on demand, and restarted with backoff after a failure.
 
 
 log = logging.getLogger(__name__)
 
 REST, LONGEST_REST = 1.0, 300.0
-"""Seconds until a server that failed is tried again: doubled with each failure in a row."""
+"""Seconds before a failed server is retried: doubled with each consecutive failure, and the maximum."""
 _TOLD_AGAIN = "It is known to repeat without harm; the same call may be made again."
 _NOTHING = "Nothing was changed; the same call may be made again."
 
@@ -94,7 +93,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Surroundings:
-    """What the servers of an agent have in common. ``poll`` in seconds: how often limits are looked at."""
+    """What all servers of an agent share. ``poll``: seconds between checks of limits."""
 
     workdir: Path
     home: Path
@@ -106,8 +105,8 @@ class Surroundings:
 
 
 class McpServer:
-    """Every method belongs to the engine's loop, except the plain attributes, which may be read from
-    anywhere."""
+    """One server and its current connection. All methods run on the engine's loop; plain attributes may be
+    read from anywhere."""
 
     def __init__(self, name: str, config: ServerConfig, around: Surroundings) -> None:
         self.name, self.config = name, config
@@ -125,7 +124,7 @@ class McpServer:
 
     @property
     def problem(self) -> str:
-        """Why it is not there, or not whole; empty when all is well."""
+        """Why the server is unavailable or incomplete; empty if all is well."""
         lost = self._connection is not None and not self._connection.alive
         return self._problem or (
             self._safe(self._connection.reason) if self._connection is not None and lost else ""
@@ -133,7 +132,7 @@ class McpServer:
 
     @property
     def status(self) -> Status:
-        """Return how the server is: ready, starting, down (it failed) or idle (not yet wanted)."""
+        """Return the status: ready, starting, down (it failed) or idle (not needed yet)."""
         if self._connection is not None and self._connection.alive:
             return "ready"
         if self._attempt is not None and not self._attempt.done():
@@ -154,7 +153,7 @@ class McpServer:
     async def call(
         self, tool: Listed, arguments: Mapping[str, Any], effect: Effect, asker: Asker | None
     ) -> Any:
-        """The result as a handler returns it: a text, or content parts. Raises ``ToolFailure``."""
+        """Return the result as a handler returns it: a text, or content parts. Raises ``ToolFailure``."""
         again = False
         while True:
             connection = await self._connected()
@@ -177,7 +176,7 @@ class McpServer:
             return self._tell_server(result)
 
     async def prompts(self) -> list[ServerPrompt]:
-        """Its prompts; none when it cannot be reached. Its first start is waited for."""
+        """Return its prompts; empty if it is unreachable. Waits for its first start."""
         if self.status != "ready" and (attempt := self._begin_attempt()) is not None:
             await asyncio.shield(attempt)
         if self._connection is None or not self._connection.alive:
@@ -189,7 +188,7 @@ class McpServer:
             return []
 
     async def close(self) -> None:
-        """End everything that belongs to it. The server is not started again."""
+        """Close all connections. The server is not started again."""
         self._closed = True
         if self._attempt is not None:
             self._attempt.cancel()
@@ -212,12 +211,12 @@ class McpServer:
         return self._connection
 
     def _begin_attempt(self) -> asyncio.Task[None] | None:
-        """The attempt that runs, or a new one unless the server rests."""
+        """Return the running attempt, or a new one unless the server is backing off."""
         if self._attempt is not None and not self._attempt.done():
             return self._attempt
         if self._closed or self._around.clock.now() < self._next:
             return None
-        # Only a first start, and one after a success, may hold up a turn: who failed before may fail again.
+        # Only a first start, and one after a success, may hold up a turn: a failed server may fail again.
         self._patience = Stopwatch(self._around.clock) if not self._failures else None
         self._attempt = asyncio.create_task(self._connect())
         return self._attempt
@@ -230,7 +229,7 @@ class McpServer:
                 self._on_failure(f"it did not get ready within {limit:g} s")
         except (Broken, McpRefused, Unusable, Unset, OSError) as error:
             self._on_failure(str(error) or type(error).__name__)
-        except Exception as error:  # a bug, here or in the SDK, costs this server and nothing else
+        except Exception as error:  # a bug, here or in the SDK, affects this server only
             log.warning("MCP server %s", self.name, exc_info=True)
             self._on_failure(f"{type(error).__name__}: {error}")
         else:
@@ -265,7 +264,7 @@ class McpServer:
             raise
 
     def _sign(self, endpoint: Endpoint) -> Any:
-        """What signs requests to a server with logins."""
+        """Return the request signer of a server with a login."""
         if self.config.oauth is None:
             return None
         from fsm_agent.toolsets.mcp.oauth import machine_login, stored_login
@@ -285,7 +284,7 @@ class McpServer:
 
     async def _relist(self) -> None:
         assert self._connection is not None
-        self._stale = False  # before asking: a change while the answer is on its way counts for the next time
+        self._stale = False  # reset first: a change while the answer is on its way counts next time
         try:
             self.listed = await in_daemon_thread(check_schemas, await self._connection.tools())
             self._problem = ""
@@ -300,7 +299,7 @@ class McpServer:
         self._stale = True
 
     async def _within_time(self, work: Awaitable[T], seconds: float) -> T | None:
-        """What the work brings, or ``None`` when the time is up; it is cancelled then."""
+        """Return the result of the work, or cancel it and return ``None`` when the time is up."""
         task, watch = asyncio.ensure_future(work), Stopwatch(self._around.clock)
         try:
             await wait_with_deadline(
@@ -331,7 +330,7 @@ class McpServer:
         return self._unsure(why, effect)
 
     def _unsure(self, why: str, effect: Effect) -> ToolFailure:
-        """The outcome of an interrupted call is unknown; its meaning depends on the tool."""
+        """Return the failure of a call with an unknown outcome; what that means depends on the tool."""
         if effect == "pure":
             return ToolFailure(f"{why} {_NOTHING}")
         return ToolFailure(
@@ -346,7 +345,7 @@ class McpServer:
         return mask(text, self._endpoint.secrets if self._endpoint else ())
 
     def _without_secrets(self, text: str) -> str:
-        """Only the values that this server was given: what else a result says is its business."""
+        """Mask only the values that this server was given: other secrets in a result are its own business."""
         given = self._endpoint.secrets if self._endpoint else frozenset()
         for secret in given | self._tokens:
             if len(secret) >= _SHORTEST:
@@ -355,25 +354,25 @@ class McpServer:
 
 
 def _connection_class() -> type[Connection]:
-    """Load the SDK, which takes a while: not on the loop."""
+    """Load the SDK off the loop, because that takes a while."""
     from fsm_agent.toolsets.mcp.connection import Connection
 
     return Connection
 
 
 _NO_LOGIN = ("HTTP 401", "HTTP 403", "a login is needed")
-"""In the reason of a connection that a login may help."""
+"""Signs in a failure reason that a login may help."""
 _SHORTEST = 6
-"""Characters; a shorter value is a word like any other."""
+"""Characters; a shorter value is treated as an ordinary word."""
 
 
 _MARGIN = 2.0
-"""Seconds beyond the limit of a start after which a turn waits no longer, whatever holds the start up."""
+"""Seconds beyond a start's limit after which a turn stops waiting, whatever delays the start."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Made:
-    """An offer, and what it was made from."""
+    """An offer with the inputs that it was built from."""
 
     listed: Sequence[Listed]
     taken: frozenset[str]
@@ -382,11 +381,10 @@ class _Made:
 
 
 class McpServers:
-    """Servers are started by the first turn, all at once, on the engine's own event loop, whichever loop a
-    turn runs on.
+    """The servers of an agent. The first turn starts all of them at once, on the engine's own event loop,
+    whichever loop the turn runs on.
 
-    A turn waits for them for ``settings.mcp.start_timeout`` at most; who comes later is there for the next
-    turn."""
+    A turn waits for them for ``settings.mcp.start_timeout`` at most; a late server joins the next turn."""
 
     def __init__(self, configs: Mapping[str, ServerConfig], around: Surroundings) -> None:
         self.servers = tuple(McpServer(name, config, around) for name, config in configs.items())
@@ -410,10 +408,10 @@ class McpServers:
         environment: Mapping[str, str] | None = None,
         callbacks: Callbacks | None = None,
     ) -> McpServers | None:
-        """The servers of ``given``, else of the config file in ``home``; ``None`` when there are none.
-        Nothing is started. ``callbacks`` of the agent: its ``clarify`` answers questions of servers.
+        """Return the servers of ``given``, else of the config file in ``home``; ``None`` if there are none.
+        Starts nothing. ``callbacks`` of the agent: its ``clarify`` answers questions of servers.
 
-        Raises ``ConfigError`` for a config that cannot be used, and when the SDK is not installed.
+        Raises ``ConfigError`` for an unusable config, and if the SDK is not installed.
         """
         configs = servers_of(given, home)
         if not configs:
@@ -440,8 +438,8 @@ class McpServers:
         return self._tools
 
     async def ready(self, taken: Collection[str], interrupted: asyncio.Event) -> tuple[str, ...]:
-        """Start or look over all servers and fix the tools of the next turn. A line for people when anything
-        is new."""
+        """Start or check all servers and fix the tools of the next turn. Return news of servers as lines for
+        people."""
         self._taken = frozenset(taken)
         watch, most = Stopwatch(self._clock), self._limits.start_timeout + _MARGIN
         work = asyncio.wrap_future(LOOP.submit(self._prepare()))
@@ -450,12 +448,12 @@ class McpServers:
         )
         if finish == "done":
             work.result()
-        work.cancel()  # a late server keeps connecting beside the turn
+        work.cancel()  # a late server keeps connecting during the turn
         return () if finish == "interrupted" else await LOOP.arun(self._settle())
 
     async def find(self, name: str) -> Tool | None:
-        """A tool of a turn that was begun before this process: its server is started when it is one of
-        ours."""
+        """Return a tool of a turn that began in an earlier process, starting its server if it is
+        configured."""
         if all(server.name != server_of(name) for server in self.servers):
             return None
         await LOOP.arun(self._prepare())
@@ -463,11 +461,11 @@ class McpServers:
         return next((tool for tool in self._tools if tool.spec.name == name), None)
 
     async def aclose(self) -> None:
-        """End all servers, at once and within seconds; none is started again."""
+        """Close all servers, at once and within seconds; none is started again."""
         await LOOP.arun(_close(self.servers))
 
     async def look(self) -> dict[str, tuple[bool, str]]:
-        """Start all servers: is each of them there, and how many tools it has or why it is missing."""
+        """Start all servers; return whether each is ready, with its number of tools or its problem."""
         await LOOP.arun(self._prepare())
         offers = self._offers()
         return {
@@ -475,10 +473,10 @@ class McpServers:
             for server in self.servers
         }
 
-    # What a person asks for
+    # Requests of a person
 
     async def prompts(self) -> list[ServerPrompt]:
-        """Start all servers, and list the prompts of those that are there."""
+        """Start all servers, and list the prompts of those that are available."""
 
         async def list_all() -> list[ServerPrompt]:
             found = await asyncio.gather(*(server.prompts() for server in self.servers))
@@ -487,14 +485,13 @@ class McpServers:
         return await LOOP.arun(list_all())
 
     async def prompt(self, prompt: ServerPrompt, words: str) -> Any:
-        """Return a prompt filled in with what a person wrote: a text, or content parts. Raises
+        """Return a prompt filled in with a person's words: a text, or content parts. Raises
         ``ConfigError``."""
         asked = {"name": prompt.name, "arguments": prompt.fill(words)}
         return await self._read(prompt.server, PROMPT, asked)
 
     async def resource(self, server: str, uri: str) -> Any:
-        """Return a resource, marked as what is not the user's: a text, or content parts. Raises
-        ``ConfigError``."""
+        """Return a resource, marked as untrusted: a text, or content parts. Raises ``ConfigError``."""
         found = await self._read(server, RESOURCE, {"uri": uri})
         return wrap_untrusted(found, f"mcp:{server}") if isinstance(found, str) else found
 
@@ -518,13 +515,13 @@ class McpServers:
         await asyncio.gather(*(server.prepare() for server in died_lately))
 
     async def _settle(self) -> tuple[str, ...]:
-        """From here on these are the tools; a line for people about each server of which there is news."""
+        """Fix the tools from now on; return a line for people for each server with news."""
         offers = self._offers()
         self._tools = tuple(tool for offer in offers.values() for tool in offer.tools)
         return tuple(line for server in self.servers for line in self._news(server, offers[server.name]))
 
     def _offers(self) -> dict[str, Offer]:
-        """What each server offers, in the order of the config, as long as there is room in a request."""
+        """Return each server's offer, in the order of the config, as long as a request has room."""
         offers: dict[str, Offer] = {}
         room = MOST_TOOLS - len(self._taken)
         for server in self.servers:
@@ -533,7 +530,7 @@ class McpServers:
         return offers
 
     def _offer(self, server: McpServer, room: int) -> Offer:
-        """Rebuild the offer only for a changed list of tools, because each build checks every description."""
+        """Rebuild the offer only if the tool list changed, because each build checks every description."""
         listed = server.listed
         made = self._made.get(server.name)
         if made is not None and made.listed is listed and (made.taken, made.room) == (self._taken, room):
@@ -550,7 +547,7 @@ class McpServers:
         return offer
 
     def _news(self, server: McpServer, offer: Offer) -> Iterable[str]:
-        """What was not said of this server at the turn before."""
+        """Return the lines about this server that were not reported at the previous turn."""
         lines = offer.notices
         if server.status != "ready" or server.problem:
             lines = (*lines, f"MCP server {server.name}: {_words(server, offer)}")

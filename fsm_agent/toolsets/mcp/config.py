@@ -1,5 +1,5 @@
-"""What a user has set up for MCP servers: ``[mcp.servers.NAME]`` in the config file, or the same as a dict,
-and the logins to servers. Knows nothing of the SDK."""
+"""The user's configuration of MCP servers: ``[mcp.servers.NAME]`` in the config file, or the same as a dict,
+and the logins to servers. Independent of the SDK."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ from fsm_agent.support.redaction import keep_secret, mask
 from fsm_agent.tools.decorator import Approval
 
 NAME = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9-]|_(?!_)){0,30}(?<!_)")
-"""Of a server. No double underscore, because that is what separates it from the name of its tool."""
+"""Valid server names. No double underscore, because that separates the server from its tool's name."""
 HERE = ("localhost", "127.0.0.1", "::1")
 
 Seconds = Annotated[float, Field(gt=0, le=86_400)]
 
 
 def _words(value: Any) -> Any:
-    """TOML numbers and booleans are taken for the text that they are in an environment or a header."""
+    """Convert TOML numbers and booleans to the text that an environment or a header needs."""
     if not isinstance(value, Mapping):
         return value
     return {name: _word(item) for name, item in value.items()}
@@ -45,7 +45,7 @@ def _word(value: Any) -> Any:
 
 
 def _switched(value: Any) -> Any:
-    """``true`` is a table without keys, ``false`` none."""
+    """Read ``true`` as an empty table and ``false`` as none."""
     return {} if value is True else None if value is False else value
 
 
@@ -57,8 +57,8 @@ class _McpModel(BaseModel):
 
 
 class ToolRule(_McpModel):
-    """What holds for the tools of a server whose name matches a pattern; ``None`` leaves it to the server's
-    own rule."""
+    """A rule for the server's tools whose name matches a pattern; ``None`` defers to the rule of the
+    server."""
 
     approval: Approval | None = None
     effect: Effect | None = None
@@ -66,13 +66,12 @@ class ToolRule(_McpModel):
 
 
 class OAuth(_McpModel):
-    """How to log in to a server, when what it says of itself is not enough. ``client_id`` and
-    ``client_secret``: of a client that was registered there before, the secret as ``${VAR}``;
-    ``client_metadata_url``: an https address that describes this client. ``callback_port`` of this machine,
-    where the browser comes back to; 0 for any. The server says which scopes are asked for. ``issuer``: the
-    authorization server that knows the client and its secret; with it no person logs in, and the secret is
-    sent nowhere else. ``private_key``: in place of the secret, a key in PEM as ``${VAR}`` that signs each
-    request for a token by ``algorithm``; it is sent nowhere."""
+    """How to log in to a server if its own metadata is not enough. ``client_id`` and ``client_secret``: of a
+    client registered there before, the secret as ``${VAR}``; ``client_metadata_url``: an https address that
+    describes this client. ``callback_port``: of this machine, for the browser's redirect; 0 for any. The
+    server determines the scopes. ``issuer``: the authorization server that knows the client and its secret;
+    with it no person logs in, and the secret is sent nowhere else. ``private_key``: in place of the secret, a
+    key in PEM as ``${VAR}`` that signs each token request with ``algorithm``; it is never sent."""
 
     client_id: str | None = None
     client_secret: str | None = None
@@ -84,7 +83,7 @@ class OAuth(_McpModel):
 
     @property
     def secret(self) -> str | None:
-        """What proves who the client is, as the user wrote it."""
+        """The client's credential, as the user wrote it."""
         return self.private_key or self.client_secret
 
     @model_validator(mode="after")
@@ -163,11 +162,11 @@ class ServerConfig(_McpModel):
             raise name_taken(f"url {mask(url)}", allowed)
 
     def wants(self, tool: str) -> bool:
-        """Is the tool with this name of the server's own offered?"""
+        """Say whether the tool with this name on the server is offered."""
         return _any(self.include, tool) and not _any(self.exclude, tool)
 
     def rule(self, tool: str) -> ToolRule:
-        """What the user laid down for a tool, by the first pattern that says it, else for the whole
+        """Return the user's rule for a tool: each value by the first pattern that sets it, else by the
         server."""
         own = [rule for pattern, rule in self.tools.items() if fnmatchcase(tool, pattern)]
 
@@ -179,8 +178,7 @@ class ServerConfig(_McpModel):
 
 
 def servers_of(given: Mapping[str, Any] | None, home: Path) -> dict[str, ServerConfig]:
-    """The servers that are switched on, by name: those of ``given``, else those of the config file in
-    ``home``.
+    """Return the enabled servers by name: those of ``given``, else those of the config file in ``home``.
 
     ``given`` maps names to tables, as ``[mcp.servers]`` does, or is the ``[mcp]`` table around that. Raises
     ``ConfigError`` that names the server and the key."""
@@ -236,7 +234,7 @@ def _explain(name: str, error: ValidationError) -> ConfigError:
 
 
 def _format_given(loc: tuple[int | str, ...], value: Any) -> str:
-    """What was given, unless it may be a secret."""
+    """Format a given value, unless it may be a secret."""
     return "***" if loc[:1] in (("env",), ("headers",), ("oauth",)) else mask(str(value))
 
 
@@ -245,19 +243,18 @@ def _any(patterns: tuple[str, ...], name: str) -> bool:
 
 
 # ----------------------------------------------------------------------------------------------------
-# Where the logins are kept: in the machine's keyring, or where it has none in a file that only its owner
-# reads.
+# Storage of logins: the machine's keyring, or without one a file that only its owner can read.
 
 
 SERVICE = "fsm-agent"
-"""Under which the keyring has them."""
+"""Service name of the logins in the keyring."""
 KEYRING = "the keyring"
 _SECRETS = ("access_token", "refresh_token", "client_secret")
 
 
 class Login:
-    """The login of one home to one server at one address. What it holds is JSON, and is masked in all output
-    from then on. ``secrets``: those that it has held."""
+    """The login of one home to one server at one address. Its content is JSON, and is masked in all output
+    from then on. ``secrets`` collects all that it has held."""
 
     def __init__(self, home: Path, server: str, url: str, secrets: set[str] | None = None) -> None:
         digest = hashlib.sha256(f"{home}\0{url}".encode()).hexdigest()[:16]
@@ -266,7 +263,7 @@ class Login:
         self._path = home / LOGINS / f"{server}-{digest}.json"
 
     def read(self) -> dict[str, Any]:
-        """Return what is kept; empty without a login, and for one that cannot be read."""
+        """Return the stored login; empty if it is missing or unreadable."""
         text = _in_keyring("get_password", self._name)[1]
         if text is None and self._path.is_file():
             text = self._path.read_text(encoding="utf-8", errors="replace")
@@ -279,7 +276,7 @@ class Login:
         return found
 
     def write(self, kept: dict[str, Any]) -> str:
-        """Keep it, and say where."""
+        """Store the login; return where."""
         self._keep(kept)
         text = json.dumps(kept)
         if _in_keyring("set_password", self._name, text)[0]:
@@ -290,7 +287,7 @@ class Login:
         return str(self._path)
 
     def forget(self) -> bool:
-        """Remove it; whether there was one."""
+        """Delete the login; return whether there was one."""
         there = bool(self.read())
         self._path.unlink(missing_ok=True)
         _in_keyring("delete_password", self._name)
@@ -307,7 +304,7 @@ def _secrets_in(kept: dict[str, Any]) -> list[str]:
 
 
 def _in_keyring(do: str, *words: str) -> tuple[bool, str | None]:
-    """Whether the keyring did it, and what it answered."""
+    """Return whether the keyring succeeded, and its answer."""
     if find_spec("keyring") is None:
         return False, None
     import keyring

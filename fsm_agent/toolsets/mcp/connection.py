@@ -1,5 +1,5 @@
-"""One open connection to a server: its two transports and the session over them. The only module that
-loads the SDK, when a server is first used.
+"""One open connection to a server: its two transports and the session over them. The only module that loads
+the SDK, when a server is first used.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ from fsm_agent.toolsets.mcp.results import Result, list_of, result_of
 
 log = logging.getLogger(__name__)
 for _name in ("mcp", "client"):
-    # the SDK's own; a program that sets logging up gets them, a terminal does not
+    # the SDK's own; visible in programs that configure logging, hidden in a terminal
     logging.getLogger(_name).addHandler(logging.NullHandler())
 
 # ----------------------------------------------------------------------------------------------------
@@ -83,7 +83,7 @@ for _name in ("mcp", "client"):
 
 
 CONNECT, READ = 15.0, 3_600.0
-"""Seconds for a connection, and between two pieces of an answer: a call has a limit of its own, and a server
+"""Seconds for a connection, and between two pieces of an answer: each call has its own limit, and a server
 that pushes messages may be silent for long."""
 NOT_SENT = (
     httpx2.ConnectError,
@@ -92,17 +92,17 @@ NOT_SENT = (
     httpx2.UnsupportedProtocol,
     httpx2.InvalidURL,
 )
-"""After these no byte of a request has left."""
+"""Errors that mean that no byte of a request has left."""
 
 
 class Statuses:
-    """The status of the last refused request, which the SDK does not pass on; 0 after one that was taken."""
+    """The status of the last refused request, which the SDK does not pass on; 0 after an accepted one."""
 
     def __init__(self) -> None:
         self.code, self.phrase = 0, ""
 
     def note(self, response: httpx2.Response) -> None:
-        """Remember how the newest message to the server was answered, if it was refused."""
+        """Record the status of the newest message to the server if refused; clear it otherwise."""
         if response.request.method == "POST":
             refused = response.status_code >= 400
             self.code, self.phrase = (response.status_code, response.reason_phrase) if refused else (0, "")
@@ -115,11 +115,11 @@ class Statuses:
 async def http(
     endpoint: Endpoint, most: int, statuses: Statuses, auth: httpx2.Auth | None = None
 ) -> AsyncIterator[Any]:
-    """The streams of a session. ``most``: bytes of one message. ``auth`` signs requests. Proxies of the
+    """Yield the streams of a session. ``most``: bytes of one message. ``auth`` signs requests. Proxies of the
     environment are used for other machines only."""
 
     async def check(request: httpx2.Request) -> None:
-        """A login asks hosts that the server names."""
+        """Check the host: a login sends requests to hosts that the server names."""
         if request.url.scheme != "https" and request.url.host not in HERE and not endpoint.plain:
             raise Misbehaved(f"it wants {request.url.host} to be asked without TLS")
 
@@ -129,9 +129,9 @@ async def http(
             raise Misbehaved("it answered compressed, which was not asked for and has no bound")
         if not response.headers.get("content-type", "").lower().startswith("text/event-stream"):
             response.stream = BoundedBody(response, most)
-        response.encoding = "utf-8"  # as JSON is, whatever character set a header names
+        response.encoding = "utf-8"  # JSON is UTF-8, whatever character set a header names
 
-    context = await in_daemon_thread(tls)  # reading the certificates would hold the loop up
+    context = await in_daemon_thread(tls)  # reading the certificates would block the loop
     async with (
         httpx2.AsyncClient(
             verify=context,
@@ -149,16 +149,16 @@ async def http(
 # ----------------------------------------------------------------------------------------------------
 # The protocol over a process's standard input and output.
 #
-# The SDK's own transport has no limits: a line without an end grows indefinitely, each invalid line writes
-# a traceback to this program's log, and neither the process nor the reason for its end is available.
+# The SDK's own transport has no limits: a line without an end grows indefinitely, each invalid line writes a
+# traceback to this program's log, and neither the process nor the reason for its end is available.
 
 
 _CHUNK = 65_536
 MOMENT, _LOOK = 1.0, 0.01
-"""Seconds: how long a process may outlive its output, because on a busy machine its end is not known at
-once; and the time between two looks."""
+"""Seconds: how long a process may outlive its output, because a busy machine reports its end late; and the
+interval between checks."""
 _SHOWN = 200
-"""Bytes of a line that is no message, as they are logged."""
+"""Bytes to log of a line that is not a message."""
 
 Incoming = SessionMessage | Exception
 Streams = tuple[MemoryObjectReceiveStream[Incoming], MemoryObjectSendStream[SessionMessage]]
@@ -168,8 +168,8 @@ Streams = tuple[MemoryObjectReceiveStream[Incoming], MemoryObjectSendStream[Sess
 async def stdio(
     launch: Launch, server_log: ServerLog, most: int, ending: ConnectionEnding
 ) -> AsyncIterator[Streams]:
-    """The streams of a session with a new process. ``most``: bytes of one message. When the process ends or
-    misbehaves, ``ending`` receives the reason and the streams end. Raises ``OSError`` when it cannot be
+    """Yield the streams of a session with a new process. ``most``: bytes of one message. When the process
+    ends or misbehaves, ``ending`` receives the reason and the streams end. Raises ``OSError`` if it cannot be
     started."""
     server = await start_server(launch)
     process = server.process
@@ -198,7 +198,7 @@ def _carry(
     to_session: MemoryObjectSendStream[Incoming],
     from_session: MemoryObjectReceiveStream[SessionMessage],
 ) -> None:
-    """Start what moves bytes between the pipes and the streams."""
+    """Start the tasks that move bytes between the pipes and the streams."""
     assert process.stdout is not None
     assert process.stderr is not None
     assert process.stdin is not None
@@ -230,7 +230,7 @@ async def _read(
 
 
 def _message(line: bytes, flood: Flood, server_log: ServerLog) -> SessionMessage | None:
-    """The message of a line, or ``None`` for one that holds none: it is logged, and the next one may."""
+    """Parse a line as a message; log an invalid one and return ``None``, because the next may be valid."""
     if not line.strip():
         flood.noise(len(line))
         return None
@@ -245,12 +245,12 @@ def _message(line: bytes, flood: Flood, server_log: ServerLog) -> SessionMessage
 
 
 async def _why(process: asyncio.subprocess.Process, server_log: ServerLog) -> str:
-    """What is known of an end that came from the other side."""
-    for _ in range(round(MOMENT / _LOOK)):  # the pipe ends a moment before the process is known to have ended
+    """Describe an end that came from the other side."""
+    for _ in range(round(MOMENT / _LOOK)):  # the pipe closes just before the exit is known
         if process.returncode is not None:
             break
         await anyio.sleep(_LOOK)
-    for _ in range(5):  # rounds of the event loop: its last words have come, but may not be read yet
+    for _ in range(5):  # rounds of the event loop: its last words have arrived, but may be unread
         await anyio.lowlevel.checkpoint()
     code = process.returncode
     how = "the process closed its output" if code is None else f"the process ended with {status_of(code)}"
@@ -258,7 +258,7 @@ async def _why(process: asyncio.subprocess.Process, server_log: ServerLog) -> st
 
 
 async def _write(pipe: asyncio.StreamWriter, from_session: MemoryObjectReceiveStream[SessionMessage]) -> None:
-    """A server that does not read makes the sender wait, whose own time limit ends that."""
+    """Write messages. A server that does not read blocks the sender, whose own time limit ends that."""
     try:
         async with from_session:
             async for item in from_session:
@@ -274,23 +274,23 @@ async def _listen(pipe: asyncio.StreamReader, server_log: ServerLog) -> None:
 
 
 # ----------------------------------------------------------------------------------------------------
-# The session of the SDK over one of the two.
+# The SDK's session over either transport.
 
 
 MOST_PAGES = 50
 MOST_LISTED = 1_000
-"""Tools that are read of one server; what is offered of them is decided later, and is fewer."""
+"""Maximum tools to read from one server; fewer are offered."""
 CLOSE = 4.0
-"""Seconds for an orderly end; a process that does not end takes two."""
+"""Seconds for an orderly end; a process that does not end needs two."""
 _NOTICED = MOMENT + 1
-"""Seconds until the reason of an end is known after its first sign."""
+"""Seconds from the first sign of an end until its reason is known."""
 
 
 class Connection:
-    """Opened once, closed once, never opened again. ``changed`` is called when the server's tools may be
-    others now. ``asks``: calls come with a person whom the server may ask. ``auth`` signs requests.
+    """A connection: opened once, closed once, never reopened. ``changed`` is called when the server's tools
+    may have changed. ``asks``: a person can answer the server during calls. ``auth`` signs requests.
 
-    Every method belongs to the engine's loop. A task of its own holds the SDK's client from begin to end,
+    Every method belongs to the engine's loop. A task of its own holds the SDK's client from start to end,
     because its scopes must be left by the task that entered them."""
 
     def __init__(
@@ -308,7 +308,7 @@ class Connection:
         self._opened, self._scope = asyncio.Event(), anyio.CancelScope()
         self._client: Client | None = None
         self.deaf = False
-        """Would changes of the tools pass unnoticed?"""
+        """Whether changes of the tools would go unnoticed."""
         self._calls, self._unsent = 0, False
         self._keeper: asyncio.Task[None] | None = None
 
@@ -318,11 +318,11 @@ class Connection:
 
     @property
     def reason(self) -> str:
-        """Why it ended; empty as long as it did not."""
+        """Why it ended; empty while it is alive."""
         return self._ending.reason
 
     async def open(self) -> None:
-        """Raises ``Broken`` with the reason when there will be no connection. Without a time limit of its
+        """Open the connection. Raises ``Broken`` with the reason if that fails. Has no time limit of its
         own."""
         self._keeper = asyncio.create_task(self._keep())
         opened = asyncio.create_task(self._opened.wait())
@@ -334,7 +334,7 @@ class Connection:
             raise Broken(self._ending.reason, sent=False)
 
     async def close(self) -> None:
-        """End it and wait until everything is gone: processes, sockets."""
+        """Close it and wait until all processes and sockets are gone."""
         self._ending.want()
         if self._keeper is None:
             return
@@ -344,12 +344,12 @@ class Connection:
             await asyncio.wait({self._keeper}, timeout=CLOSE)
 
     def abandon(self) -> None:
-        """End it at once, without waiting."""
+        """Close it at once, without waiting."""
         self._ending.told("it was closed")
         self._scope.cancel()
 
     async def tools(self) -> list[Listed]:
-        """All tools, as the server lists them, and those that read its resources and prompts. Raises
+        """Return all tools that the server lists, and those that read its resources and prompts. Raises
         ``Broken``, ``McpRefused`` or ``Unusable``."""
         listed: list[Listed] = []
         with self._explain_errors():
@@ -361,7 +361,7 @@ class Connection:
         return [*listed, *(one for one in readers if one.name not in own)]
 
     async def prompts(self, server: str) -> list[ServerPrompt]:
-        """All prompts, as the server lists them. Raises ``Broken``, ``McpRefused`` or ``Unusable``."""
+        """Return all prompts that the server lists. Raises ``Broken``, ``McpRefused`` or ``Unusable``."""
         listed: list[ServerPrompt] = []
         with self._explain_errors():
             if not self._living().server_capabilities.prompts:
@@ -379,8 +379,8 @@ class Connection:
         return listed
 
     async def call(self, tool: Listed, arguments: Mapping[str, Any], asker: Asker | None = None) -> Result:
-        """Cancelling tells the server so. ``asker`` answers what the server asks meanwhile. Raises
-        ``Broken``, ``McpRefused`` or ``Unusable``."""
+        """Call a tool. Cancellation notifies the server. ``asker`` answers questions of the server meanwhile.
+        Raises ``Broken``, ``McpRefused`` or ``Unusable``."""
         self._calls += 1
         if asker is not None:
             self._askers.append(asker)
@@ -393,7 +393,7 @@ class Connection:
                         raise
                     return await self._result(tool, dict(arguments))
         except Broken as broken:
-            # The reason that the SDK gives is "closed"; the keeper learns the real one a moment later.
+            # The SDK's reason is only "closed"; the keeper learns the real one a moment later.
             reason = await self._reason(str(broken))
             raise Broken(reason, sent=broken.sent and not (self._unsent and self._calls == 1)) from None
         finally:
@@ -461,7 +461,7 @@ class Connection:
         )
 
     async def _subscribe(self, client: Client) -> None:
-        """Servers of the newest protocol tell of changes only when they are asked to."""
+        """Subscribe to tool changes, which servers of the newest protocol report only on request."""
         offered = client.server_capabilities.tools
         if client.protocol_version not in MODERN_PROTOCOL_VERSIONS or not (offered and offered.list_changed):
             return
@@ -488,7 +488,7 @@ class Connection:
         return ListRootsResult(roots=[_root(path) for path in self._endpoint.roots])
 
     async def _elicit(self, context: ClientRequestContext, params: ElicitRequestParams) -> ElicitResult:
-        """The protocol does not always say which call a question belongs to: the newest."""
+        """Ask through the newest call: the protocol does not always say which call a question belongs to."""
         asker = self._askers[-1] if self._askers else None
         answer = DECLINED if asker is None else await asker(_question_of(params))
         content = answer.content if isinstance(params, ElicitRequestFormParams) else None
@@ -514,7 +514,7 @@ class Connection:
 
     @contextmanager
     def _explain_errors(self) -> Iterator[None]:
-        """What the SDK raises, as one of the three ends of a call."""
+        """Convert the SDK's exceptions to one of the three failures of a call."""
         try:
             yield
         except (Broken, McpRefused, Unusable):
@@ -530,7 +530,7 @@ class Connection:
             raise Unusable(one_line(str(_leaf(error)) or type(error).__name__, 500)) from None
 
     def _session_is_gone(self, error: MCPError) -> bool:
-        """A server that was started again knows nothing of the sessions before it; that is no answer to the
+        """Say whether the server does not know the session, as after a restart; that does not answer the
         call."""
         if self._client is None or self._client.protocol_version in MODERN_PROTOCOL_VERSIONS:
             return False
@@ -538,12 +538,12 @@ class Connection:
         return self._statuses.code == 404 or (self._statuses.code == 400 and unsaid)
 
     def _is_no_answer(self, error: MCPError) -> bool:
-        """Whether the server, or a proxy before it, returned something that cannot be an answer."""
+        """Say whether the server, or a proxy before it, returned something that cannot be an answer."""
         by_the_sdk = error.code == PARSE_ERROR or error.message.startswith("Unexpected content type")
         return by_the_sdk or self._statuses.code >= 500
 
     async def _reason(self, otherwise: str) -> str:
-        """Why the connection ended. From here on it is ended, whatever the transport thinks."""
+        """Return why the connection ended; mark it as ended, whatever the transport reports."""
         try:
             async with asyncio.timeout(_NOTICED):
                 return await self._ending.wait()
@@ -562,13 +562,13 @@ class Connection:
 
 
 def _is_end(error: MCPError) -> bool:
-    """Did the SDK make this error because no answer can come? Servers use the same code for what they
-    like."""
+    """Say whether the SDK made this error because no answer can come. Servers use the same code for their own
+    errors."""
     return error.code == CONNECTION_CLOSED and error.message.startswith(("Connection closed", "SSE stream"))
 
 
 def _leaf(error: BaseException) -> BaseException:
-    """The first error inside groups."""
+    """Return the first error inside nested groups."""
     while isinstance(error, BaseExceptionGroup) and error.exceptions:
         error = error.exceptions[0]
     return error
@@ -581,7 +581,7 @@ def _question_of(params: ElicitRequestParams) -> ServerQuestion:
 
 
 async def _pages_opened(error: MCPError, asker: Asker) -> bool:
-    """Did the server refuse a call until the person has opened pages, and did the person open them all?"""
+    """Say whether the server refused a call until pages are opened, and the user opened them all."""
     if error.code != URL_ELICITATION_REQUIRED:
         return False
     wanted = UrlElicitationRequiredError.from_error(error.error).elicitations

@@ -1,4 +1,4 @@
-"""Questions of an MCP server to the person, as questions of the agent (``clarify``). Knows nothing of the
+"""Questions of an MCP server to the user, asked as questions of the agent (``clarify``). Independent of the
 SDK."""
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ from fsm_agent.support.texts import shorten
 from fsm_agent.toolsets.mcp.config import HERE
 
 MOST_ASKED = 10
-"""Requests of one call; a server that asks more is declined."""
+"""Maximum questions during one call; further ones are declined."""
 MOST_FIELDS = 20
 MOST_TRIES = 3
-"""Answers to one field that do not fit before the form counts as dismissed."""
+"""Invalid answers to one field after which the form counts as dismissed."""
 MAX_MESSAGE = 2_000
 MAX_WORDS = 300
-"""Characters of a field's description."""
+"""Maximum characters of a field's description."""
 MAX_CHOICES, MAX_CHOICE = 4, 200
-"""Choices of a question, and characters of one."""
+"""Maximum choices of a question, and characters of one."""
 _CHECKED = ("type", "minLength", "maxLength", "format", "minimum", "maximum", "minItems", "maxItems")
-"""Keywords that answers are checked by; a pattern of a stranger is not run."""
+"""Keywords that answers are checked against; an untrusted pattern is never run."""
 DECLINE, FILL_IN, DEFAULTS, ACCEPT = "Decline", "Fill it in", "Send the defaults", "Accept"
 OPENED, LEAVE_OUT = "I opened the page", "Leave it out"
 
@@ -46,7 +46,7 @@ class ServerQuestion:
 
 @dataclass(frozen=True, slots=True)
 class PersonAnswer:
-    """``content`` of an accepted form, by the names of its fields."""
+    """The user's answer. ``content``: of an accepted form, by field name."""
 
     action: Action
     content: Mapping[str, Any] | None = None
@@ -54,23 +54,23 @@ class PersonAnswer:
 
 DECLINED, DISMISSED = PersonAnswer("decline"), PersonAnswer("cancel")
 Asker = Callable[[ServerQuestion], Awaitable[PersonAnswer]]
-"""Asks the person of one call."""
+"""Asks the user during one call."""
 
 
 class Elicitation:
-    """Asks the person of an agent what its MCP servers want to know."""
+    """Asks the agent's user questions of its MCP servers."""
 
     def __init__(self, callbacks: Callbacks, timeout: float) -> None:
         self._callbacks, self._timeout = callbacks, timeout
 
     @property
     def possible(self) -> bool:
-        """Say whether a person can be asked at all."""
+        """Say whether there is a user to ask."""
         return self._callbacks.has("clarify")
 
     def asker(self, server: str) -> Asker:
-        """Return a function for any event loop that asks where, and as what, this call runs: the callbacks
-        belong to the loop of the turn."""
+        """Return a function, callable from any event loop, that asks in the loop and context of this call:
+        the callbacks belong to the loop of the turn."""
         loop, context, asked = asyncio.get_running_loop(), contextvars.copy_context(), 0
 
         async def within(question: ServerQuestion) -> PersonAnswer:
@@ -95,7 +95,7 @@ class Elicitation:
             return DISMISSED
 
     async def _page(self, server: str, question: ServerQuestion) -> PersonAnswer:
-        """The page is opened by the person, never by this program: its address is shown in full."""
+        """Ask the user to open the page. This program never opens it, so the full address is shown."""
         parts = urlsplit(question.url)
         if not (parts.scheme == "https" or (parts.scheme == "http" and parts.hostname in HERE)):
             return DECLINED
@@ -135,7 +135,7 @@ class Elicitation:
         return PersonAnswer("accept", content)
 
     async def _value(self, one: FormField, opening: str) -> Any:
-        """What the person says of a field, ``None`` to leave it out, or how the form ends without it."""
+        """Return the user's value for a field, ``None`` to leave it out, or how the form ends without it."""
         words = "\n".join(filter(None, (opening, one.words())))
         problem = ""
         for _ in range(MOST_TRIES):
@@ -161,17 +161,17 @@ def _opening(server: str, message: str) -> str:
 
 
 def _refusal(answer: str | None) -> PersonAnswer:
-    """Words that are none of the choices are no consent either."""
+    """Map an answer to decline or dismiss: words outside the choices are not consent either."""
     return DECLINED if answer == DECLINE else DISMISSED
 
 
-# The fields of a form, which the protocol keeps flat.
+# The fields of a form, which is always flat in the protocol.
 
 
 @dataclass(frozen=True, slots=True)
 class FormField:
-    """``options``: the values that can be chosen, with the words for each; empty when any value of the type
-    can be given."""
+    """A field of a form. ``options``: the allowed values, each with its words; empty if any value of the type
+    is allowed."""
 
     name: str
     schema: Mapping[str, Any]
@@ -181,7 +181,7 @@ class FormField:
 
     @property
     def default(self) -> Any:
-        """Return the default of the server, ``None`` without one that the protocol allows."""
+        """Return the server's default, ``None`` without a valid one."""
         value = self.schema.get("default")
         plain = isinstance(value, str | int | float) or (
             isinstance(value, list) and all(isinstance(one, str) for one in value)
@@ -189,7 +189,7 @@ class FormField:
         return value if plain else None
 
     def words(self) -> str:
-        """Say what is wanted, and in which form."""
+        """Describe the field and the expected form of its value."""
         title, about = (str(self.schema.get(key) or "") for key in ("title", "description"))
         kind = "one or more of" if self.several else "one of" if self.options else self.schema.get("type", "")
         listed = ", ".join(
@@ -206,7 +206,7 @@ class FormField:
         return visible(line, lines=False)
 
     def choices(self) -> list[str]:
-        """Return answers to choose from; any other fitting one can be given."""
+        """Return answers to choose from; any other valid one is accepted too."""
         values = list(self.options) if not self.several else []
         if self.schema.get("type") == "boolean":
             values = ["yes", "no"]
@@ -217,7 +217,7 @@ class FormField:
         return [*offered[: MAX_CHOICES - len(last)], *last]
 
     def read(self, answer: str) -> Any:
-        """Return the value of an answer. Raises ``ValueError`` that says what is allowed."""
+        """Parse an answer. Raises ``ValueError`` that says what is allowed."""
         value = self._parse(answer)
         from jsonschema import Draft202012Validator, ValidationError
 
@@ -286,7 +286,7 @@ def _fields(schema: Mapping[str, Any]) -> Iterator[FormField]:
 
 
 def _options(schema: Mapping[str, Any]) -> dict[str, str]:
-    """The values of a choice and their words, in each of the forms that the protocol has had."""
+    """Return the values of a choice with their words, in any form that the protocol has had."""
     for key in ("oneOf", "anyOf"):
         if isinstance(listed := schema.get(key), list):
             return {

@@ -1,8 +1,7 @@
-"""Logging in to MCP servers by OAuth, with the provider of the SDK.
+"""OAuth logins to MCP servers, with the SDK's provider.
 
 Turns use a login and refresh it; only ``log_in`` begins one, because it needs a person with a browser. A
-client that an ``issuer`` knows needs no person: each connection gets tokens of its own, which are kept
-nowhere."""
+client that an ``issuer`` knows needs no person: each connection gets its own tokens, which are not stored."""
 
 from __future__ import annotations
 
@@ -45,7 +44,7 @@ _PAGE = (
 
 
 class _Storage:
-    """What the provider keeps, and what it must know again in another process to refresh a login: where."""
+    """Token storage of the provider, with what refreshes a login in another process. ``where``: its place."""
 
     def __init__(self, login: Login, rules: OAuth, client_secret: str | None, redirect: str) -> None:
         self._login, self._rules, self._secret, self._redirect = login, rules, client_secret, redirect
@@ -54,7 +53,7 @@ class _Storage:
         self.where = ""
 
     async def get_tokens(self) -> OAuthToken | None:
-        """Return the tokens of an earlier login."""
+        """Return the stored tokens, and restore what is needed to refresh them."""
         context = self._context
         if (metadata := self.kept.get("metadata")) is not None:
             context.oauth_metadata = OAuthMetadata.model_validate(metadata)
@@ -66,7 +65,7 @@ class _Storage:
         return None if tokens is None else OAuthToken.model_validate(tokens)
 
     async def set_tokens(self, tokens: OAuthToken) -> None:
-        """Keep new tokens, and what is needed to refresh them."""
+        """Store new tokens, and what is needed to refresh them."""
         context = self._context
         self.kept |= {
             "tokens": tokens.model_dump(mode="json", exclude_none=True),
@@ -81,7 +80,7 @@ class _Storage:
         self.where = await asyncio.to_thread(self._login.write, self.kept)
 
     async def get_client_info(self) -> OAuthClientInformationFull | None:
-        """Return the client that was registered, or that the user named."""
+        """Return the client that was registered or that the user named."""
         if self._rules.client_id is not None:
             return OAuthClientInformationFull(
                 client_id=self._rules.client_id,
@@ -93,7 +92,7 @@ class _Storage:
         return None if client is None else OAuthClientInformationFull.model_validate(client)
 
     async def set_client_info(self, client_info: OAuthClientInformationFull) -> None:
-        """Keep the client that was registered."""
+        """Keep the registered client for the next write."""
         self.kept["client"] = client_info.model_dump(mode="json", exclude_none=True)
 
     @property
@@ -105,7 +104,7 @@ class _Storage:
 def stored_login(
     url: str, rules: OAuth, client_secret: str | None, login: Login
 ) -> OAuthClientProvider | None:
-    """Return what signs requests with a login that is kept, and refreshes it; ``None`` without one."""
+    """Return a request signer that uses and refreshes the stored login; ``None`` without one."""
     kept = login.read()
     if not kept.get("tokens"):
         return None
@@ -115,35 +114,35 @@ def stored_login(
 
 
 class _Memory:
-    """Keeps the tokens of one connection. ``secrets`` takes each of them."""
+    """Keeps the tokens of one connection in memory. ``secrets`` collects all of them."""
 
     def __init__(self, secrets: set[str]) -> None:
         self.tokens: OAuthToken | None = None
         self._secrets = secrets
 
     async def get_tokens(self) -> OAuthToken | None:
-        """Return the tokens that came last."""
+        """Return the newest tokens."""
         return self.tokens
 
     async def set_tokens(self, tokens: OAuthToken) -> None:
-        """Keep new tokens, which are masked in all output from then on."""
+        """Keep new tokens, and mask them in all output from then on."""
         self._secrets.add(tokens.access_token)
         keep_secret(self._secrets)
         self.tokens = tokens
 
     async def get_client_info(self) -> OAuthClientInformationFull | None:
-        """The config file names the client."""
+        """Return ``None``: the config file names the client."""
         return None
 
     async def set_client_info(self, client_info: OAuthClientInformationFull) -> None:
-        """No client is registered."""
+        """Do nothing: no client is registered."""
 
 
 def machine_login(
     url: str, rules: OAuth, client_secret: str | None, secrets: set[str]
 ) -> OAuthClientProvider:
-    """Return what signs requests with tokens that the ``issuer`` gives to the client itself; they are added
-    to ``secrets``."""
+    """Return a request signer with tokens that the ``issuer`` grants to the client itself; they are added to
+    ``secrets``."""
     assert rules.client_id is not None
     assert client_secret is not None
     memory, client = _Memory(secrets), rules.client_id
@@ -157,7 +156,7 @@ def machine_login(
     async def sign(audience: str) -> str:
         try:
             return await assertion(audience)
-        except Exception:  # those of two libraries, which may quote the key
+        except Exception:  # errors of two libraries, which may quote the key
             raise ConfigError(
                 "private_key cannot sign",
                 "a key that is not shown",
@@ -196,10 +195,9 @@ def _provider(
 
 
 class LoginPage:
-    """A port of this machine where the browser comes back with a code, once.
+    """A one-time local HTTP server that receives the browser's redirect with the code.
 
-    ``opened`` is given the address at which the person logs in. ``where`` says after a login where it is
-    kept."""
+    ``opened`` receives the login address. After a login, ``where`` names its storage."""
 
     def __init__(
         self,
@@ -218,11 +216,11 @@ class LoginPage:
 
     @property
     def where(self) -> str:
-        """Where the login is kept; empty without one."""
+        """The storage of the login; empty without one."""
         return "" if self._storage is None else self._storage.where
 
     async def __aenter__(self) -> OAuthClientProvider:
-        """Return what signs requests, and logs in with the first one that is refused."""
+        """Return a request signer that logs in when a request is first refused."""
         self._server = await asyncio.start_server(self._serve, LOOPBACK, self._rules.callback_port)
         self._port = self._server.sockets[0].getsockname()[1]
         redirect = f"http://{LOOPBACK}:{self._port}{PATH}"
@@ -265,7 +263,7 @@ class LoginPage:
             writer.close()
 
     def _come_back(self, head: str) -> tuple[str, str]:
-        """Take the answer of the person's login out of a request; how the browser is answered."""
+        """Take the login's answer out of a request; return the HTTP status and the words for the browser."""
         first, *headers = head.split("\r\n")
         method, _, rest = first.partition(" ")
         target = urlsplit(rest.partition(" ")[0])
@@ -303,8 +301,8 @@ async def log_in(
     opened: Callable[[str], Awaitable[None]],
     seconds: float,
 ) -> tuple[str, int]:
-    """Begin a new login; (where it is kept, how many tools the server has). ``opened`` is given the address
-    at which the person logs in, within ``seconds``. Raises ``ConfigError``."""
+    """Begin a new login; return (its storage, the number of the server's tools). ``opened`` receives the
+    login address, and the person has ``seconds``. Raises ``ConfigError``."""
     assert config.oauth is not None
     try:
         endpoint = endpoint_of(config, Path.cwd(), environment)

@@ -1,6 +1,4 @@
-"""From the tools that a server lists to tools of a turn: which are offered, under which name and under which
-rules.
-"""
+"""From the tools that a server lists to tools of a turn: which are offered, under which names and rules."""
 
 from __future__ import annotations
 
@@ -26,23 +24,23 @@ from fsm_agent.tools.signature import Signature
 from fsm_agent.toolsets.mcp.config import ServerConfig
 
 # ----------------------------------------------------------------------------------------------------
-# The names under which a model sees the tools of MCP servers.
+# The names under which models see the tools of MCP servers.
 
 
 MOST = 64
-"""Characters of a function's name that every provider takes."""
+"""Maximum characters of a function name with every provider."""
 SEPARATOR = "__"
 _REFUSED = re.compile(r"[^a-zA-Z0-9_-]")
 _DIGITS = 8
 
 
 def names_of(server: str, tools: Iterable[str], taken: Collection[str] = ()) -> dict[str, str]:
-    """A name for each tool of a server, valid for every provider and different from each other and from
+    """Return a name for each tool of a server, valid for every provider, distinct from each other and from
     ``taken``.
 
-    It is ``server__tool`` where that can be used. Where it cannot (too long, taken, or several tools come to
-    it by the characters that are replaced), it ends with a digest of the real name, so it is the same in
-    every run and on every machine."""
+    It is ``server__tool`` if possible. Otherwise (too long, taken, or shared by several tools after
+    characters were replaced) it ends with a digest of the real name, so it is the same in every run and on
+    every machine."""
     plain = {tool: f"{server}{SEPARATOR}{_REFUSED.sub('_', tool)}" for tool in tools}
     claims = Counter(plain.values())
     return {
@@ -52,7 +50,7 @@ def names_of(server: str, tools: Iterable[str], taken: Collection[str] = ()) -> 
 
 
 def _usable(server: str, tool: str, name: str, claims: Mapping[str, int], taken: Collection[str]) -> bool:
-    """A name that several tools claim belongs to the one that has it without any change."""
+    """Say whether the name can be used. If several tools claim it, the one with this exact name gets it."""
     unchanged = name == f"{server}{SEPARATOR}{tool}"
     return len(name) <= MOST and name not in taken and (unchanged or claims[name] == 1)
 
@@ -63,7 +61,7 @@ def _digest(server: str, tool: str, name: str) -> str:
 
 
 def server_of(name: str) -> str:
-    """The server that a name belongs to; names of servers hold no separator."""
+    """Return the server that a name belongs to; server names do not contain the separator."""
     return name.partition(SEPARATOR)[0]
 
 
@@ -73,9 +71,9 @@ def server_of(name: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Listed:
-    """``name`` is the server's own. The hints are what the server says of itself; ``None`` when it says
-    nothing. ``problem``: why its schema cannot be given to a model, empty when it can. ``reads``: the method
-    that a tool of ours calls, which reads a resource or a prompt."""
+    """A tool that a server lists. ``name`` is the server's own. The hints are the server's claims; ``None``
+    for none. ``problem``: why a model cannot use its schema, empty if it can. ``reads``: the method called by
+    a tool of ours that reads a resource or a prompt."""
 
     name: str
     description: str
@@ -88,7 +86,7 @@ class Listed:
 
 @dataclass(frozen=True, slots=True)
 class ServerPrompt:
-    """A prompt of a server, which a person asks for as ``/server:name``. ``arguments``: their names, in
+    """A prompt of a server, which a person requests as ``/server:name``. ``arguments``: their names, in
     order, and whether each is required."""
 
     server: str
@@ -98,19 +96,19 @@ class ServerPrompt:
 
     @property
     def command(self) -> str:
-        """What a person writes behind the slash."""
+        """The command after the slash."""
         return f"{self.server}:{self.name}"
 
     @property
     def words(self) -> str:
-        """Its arguments, as help shows them."""
+        """The arguments as shown in help."""
         return " ".join(
             name.upper() if needed else f"[{name.upper()}]" for name, needed in self.arguments.items()
         )
 
     def fill(self, words: str) -> dict[str, str]:
-        """Read its arguments out of what a person wrote: in order, or as ``name=value``; the last one takes
-        the rest. Raises ``ConfigError``."""
+        """Parse the arguments from a person's words: in order, or as ``name=value``; the last one takes the
+        rest. Raises ``ConfigError``."""
         try:
             parts = shlex.split(words)
         except ValueError as error:
@@ -150,23 +148,23 @@ PROMPT = _reader(
     {"name": _TEXT, "arguments": _TEXTS},
     "name",
 )
-"""Tools of ours for what a server has besides tools."""
+"""Our own tools for a server's resources and prompts."""
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
 MAX_SCHEMA = 40_000
-"""Characters of one tool's schema as JSON; it is sent with every request."""
+"""Maximum characters of one tool's schema as JSON; it is sent with every request."""
 MAX_DEPTH = 40
 _MAPS = ("properties", "patternProperties", "$defs", "definitions", "dependentSchemas")
 _VERBATIM = ("default", "const", "enum", "examples")
 
 
 class Unfit(Exception):
-    """A tool that cannot be offered; the text says why."""
+    """A tool that cannot be offered; the text gives the reason."""
 
 
 def fit_schema(schema: object) -> dict[str, Any]:
-    """A JSON schema object of the 2020-12 dialect that says the same as the given one. Nothing is left out:
-    each wire drops what its providers refuse. Raises ``Unfit``."""
+    """Return an equivalent JSON schema object of the 2020-12 dialect. Nothing is left out: each wire drops
+    what its providers refuse. Raises ``Unfit``."""
     if not isinstance(schema, Mapping) or schema.get("type", "object") != "object":
         raise Unfit("its arguments are not an object")
     made: dict[str, Any] = {**_modern(schema, 0), "type": "object"}
@@ -182,8 +180,8 @@ def fit_schema(schema: object) -> dict[str, Any]:
 
 
 def check_schemas(listed: Iterable[Listed]) -> list[Listed]:
-    """The tools with fitted schemas, or with their problem. Takes milliseconds for each: not for an event
-    loop."""
+    """Return the tools with fitted schemas, or with their problem. Takes milliseconds each: do not call it on
+    an event loop."""
     return [_one(tool) for tool in listed]
 
 
@@ -195,7 +193,7 @@ def _one(tool: Listed) -> Listed:
 
 
 def _modern(schema: Any, depth: int) -> Any:
-    """Tuples of older drafts in the words of the newest."""
+    """Convert tuples of older drafts to the newest form."""
     if depth > MAX_DEPTH:
         raise Unfit("its schema is nested too deeply")
     if isinstance(schema, list):
@@ -223,24 +221,24 @@ def _validator() -> Any:
 
 
 MOST_TOOLS = 128
-"""Tools of one request; providers refuse it when there are more."""
+"""Maximum tools in one request; providers refuse more."""
 MOST_NOTICES = 5
 MAX_DESCRIPTION = 4_000
 
 Caller = Callable[[Listed, Mapping[str, Any], Effect], Awaitable[Any]]
-"""The tool, arguments, effect; the result as a handler returns it."""
+"""Calls a tool with arguments and an effect; returns the result as a handler does."""
 
 
 @dataclass(frozen=True, slots=True)
 class Offer:
-    """What a server adds to a turn. ``notices`` say to people what was left out, and why."""
+    """The tools that a server adds to a turn. ``notices`` tell people what was left out, and why."""
 
     tools: tuple[Tool, ...] = ()
     notices: tuple[str, ...] = ()
 
 
 class PassedOn(Signature):
-    """The arguments of a tool that checks them itself: they reach the handler as one object."""
+    """Arguments of a tool that checks them itself: they reach the handler as one object."""
 
     __slots__ = ()
 
@@ -249,7 +247,7 @@ class PassedOn(Signature):
 
 
 class _Anything(BaseModel):
-    """The server knows what it takes."""
+    """Accepts any arguments: the server checks them."""
 
 
 def make_offer(
@@ -261,8 +259,8 @@ def make_offer(
     taken: Collection[str] = (),
     most: int = MOST_TOOLS,
 ) -> Offer:
-    """``listed`` with schemas that were looked over. ``timeout`` in seconds for tools that have no limit of
-    their own; ``taken``: names that are in use; ``most``: how many."""
+    """Build the offer from ``listed`` tools with checked schemas. ``timeout`` in seconds for tools without a
+    limit of their own; ``taken``: names in use; ``most``: the maximum number of tools."""
     tools: list[Tool] = []
     left_out: list[str] = []
     wanted = {one.name: one for one in reversed(listed) if config.wants(one.name)}
@@ -311,15 +309,15 @@ def _tool(name: str, server: str, config: ServerConfig, one: Listed, call: Calle
 
 
 def _effect(config: ServerConfig, one: Listed) -> Effect:
-    """Hints count only from a server that the user trusts; without them a call may do anything."""
+    """Return the effect. Hints count only from a trusted server; without them a call may do anything."""
     if not config.trust:
         return "unsafe"
     return "pure" if one.reads_only else "idempotent" if one.repeatable else "unsafe"
 
 
 def _description(server: str, config: ServerConfig, one: Listed) -> str:
-    """It enters every request with the schema, so words of a stranger that try to take the model over are
-    kept out of both."""
+    """Return the description. It enters every request with the schema, so text of an untrusted server that
+    tries to take over the model is refused in both."""
     text = shorten(clean(one.description).strip(), MAX_DESCRIPTION)
     for what, said in (("description", text), ("schema", "\n".join(_words(one.schema)))):
         if not config.trust and (found := scan(said, strict=True)):
@@ -330,7 +328,7 @@ def _description(server: str, config: ServerConfig, one: Listed) -> str:
 
 
 def _words(schema: Any) -> Iterator[str]:
-    """Every text in a fitted schema, the names of its properties too: a model reads them all."""
+    """Yield every text in a fitted schema, including property names: a model reads them all."""
     if isinstance(schema, str):
         yield clean(schema)
     elif isinstance(schema, Mapping):

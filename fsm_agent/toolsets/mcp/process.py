@@ -1,5 +1,5 @@
-"""A server as a process: started under a supervisor, ended also when this program is killed, its lines, its
-log, and why a connection to it ended. Knows nothing of the SDK."""
+"""A server as a process: started under a supervisor, ended even if this program is killed, with its lines,
+its log, and the reason why a connection to it ended. Independent of the SDK."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ from fsm_agent.toolsets.mcp.config import ServerConfig
 from fsm_agent.toolsets.process_supervisor import SETTLE, SupervisorOrder
 
 GRACE = 1.0
-"""Seconds that a server gets after its input was closed, and again after it was asked to end."""
+"""Seconds for a server to end after its input is closed, and again after it is asked to end."""
 _POLL = 0.01
 _POSIX = os.name == "posix"
 
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """A program to start: its whole environment is ``env``."""
+    """A program to start; ``env`` is its whole environment."""
 
     command: str
     args: Sequence[str] = ()
@@ -42,15 +42,15 @@ class Launch:
 
 @dataclass(frozen=True, slots=True)
 class ServerProcess:
-    """``process`` has the server's pipes and ends as it does; without a ``line`` to a supervisor (on systems
-    without process groups) it is the server itself, which then may outlive a program that was killed."""
+    """A running server. ``process`` has its pipes and ends with it. Without a ``line`` to a supervisor (on
+    systems without process groups) it is the server itself, which may outlive a killed program."""
 
     process: asyncio.subprocess.Process
     line: socket.socket | None
 
     async def end(self, *, polite: bool) -> None:
-        """End the server and all that it started: its input is closed, then it is asked, then it is killed.
-        At most two graces; without politeness it is asked at once."""
+        """End the server and all that it started: close its input, then ask it to end, then kill it. Takes at
+        most two graces. Unless ``polite``, ask it at once."""
         assert self.process.stdin is not None
         self.process.stdin.close()
         try:
@@ -73,8 +73,8 @@ class ServerProcess:
                 self.process.terminate()
 
     async def _gone(self, seconds: float) -> bool:
-        """Did it end in time? Asked for its code instead of waited for, because that would wait for its pipes
-        too."""
+        """Return whether it ended in time. Polls its exit code, because waiting would also wait for its
+        pipes."""
         until = time.monotonic() + seconds
         while self.process.returncode is None:
             if time.monotonic() >= until:
@@ -84,8 +84,8 @@ class ServerProcess:
 
 
 async def start_server(launch: Launch) -> ServerProcess:
-    """Return the running server. Raises ``OSError`` that names the command. A cancellation while it starts
-    ends it."""
+    """Start the server and return it. Raises ``OSError`` that names the command. Cancellation during the
+    start ends it."""
     command = [_found(launch), *launch.args]
     if not _POSIX:
         pipe = supervised.PIPE
@@ -118,7 +118,7 @@ async def start_server(launch: Launch) -> ServerProcess:
 
 
 def status_of(code: int) -> str:
-    """How a process ended, in words."""
+    """Describe how a process ended."""
     if code >= 0:
         return f"status {code}"
     with contextlib.suppress(ValueError):
@@ -136,8 +136,8 @@ def _found(launch: Launch) -> str:
 
 
 def _close_pipes(process: asyncio.subprocess.Process) -> None:
-    """Close the pipes although a process that left the group may still hold their other ends. No public
-    interface does this."""
+    """Close the pipes even if a process that left the group still holds their other ends. No public interface
+    does this."""
     transport = getattr(process, "_transport", None)
     if transport is not None:
         with contextlib.suppress(PermissionError):
@@ -145,30 +145,30 @@ def _close_pipes(process: asyncio.subprocess.Process) -> None:
 
 
 # ----------------------------------------------------------------------------------------------------
-# Cutting what a server writes into lines, within limits. Pure.
+# Splitting a server's output into lines, within limits. Pure.
 
 
 MOST_NOISE = 1_000_000
-"""Bytes that are no messages; a server that writes more between two messages is not speaking the protocol."""
+"""Maximum bytes between two messages that are not a message; more means another protocol."""
 BURST, STEADY = 2_000, 200
-"""Messages that a server may send at once, and for each second after that. Not a rate alone: what is read
-slowly comes slowly."""
+"""Messages that a server may send at once, and per second after that. A rate alone is not enough: messages
+that are read late arrive in a burst."""
 
 
 class Misbehaved(Exception):
-    """The server does what no server may; the connection must end. The text says what, for people."""
+    """The server violated a limit, so the connection must end. The text tells people how."""
 
 
 class LineReader:
-    """Whole lines out of pieces. Never holds more than ``most`` bytes, and costs time proportional to what
-    came in."""
+    """Splits pieces into whole lines. Never holds more than ``most`` bytes, and takes time proportional to
+    its input."""
 
     def __init__(self, most: int) -> None:
         self._most, self._held = most, bytearray()
 
     def feed(self, piece: bytes) -> Iterator[bytes]:
-        """The lines that this piece completes, without their ends. Raises ``Misbehaved`` for a line that is
-        too long."""
+        """Return the lines that this piece completes, without their ends. Raises ``Misbehaved`` for a line
+        that is too long."""
         *whole, rest = piece.split(b"\n")
         for part in whole:
             self._add(part)
@@ -183,14 +183,14 @@ class LineReader:
 
 
 class Flood:
-    """Notices a server that writes without end."""
+    """Detects a server that writes without end."""
 
     def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
         self._now, self._then = now, now()
         self._room, self._noise = float(BURST), 0
 
     def message(self) -> None:
-        """A message came. Raises ``Misbehaved`` when there are too many."""
+        """Count a message. Raises ``Misbehaved`` for too many."""
         self._noise, now = 0, self._now()
         self._room = min(BURST, self._room + STEADY * (now - self._then)) - 1
         self._then = now
@@ -208,26 +208,26 @@ class Flood:
 
 
 # ----------------------------------------------------------------------------------------------------
-# What a server says on its standard error: a bounded file in the home directory, and its last words.
+# A server's standard error: a bounded file in the home directory, and its last words.
 
 
 log = logging.getLogger(__name__)
 
 LOGS = "logs"
-"""Folder of the home directory."""
+"""Folder in the home directory."""
 MAX_FILE = 250_000
-"""Bytes of one file; it and the one before it are kept."""
+"""Maximum bytes of one file; it and its predecessor are kept."""
 MAX_LINE = 4_000
 MAX_A_SECOND = 50_000
-"""Bytes that are written; what comes faster is counted and left out."""
+"""Maximum bytes written per second; excess lines are counted and left out."""
 _ESCAPES = re.compile(
     r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[@-_])|[\x00-\x08\x0b-\x1f\x7f]"
 )
 
 
 class ServerLog:
-    """Appends lines with the time, without the ``secrets`` and without control sequences. Never raises for
-    the disk."""
+    """A log of timestamped lines, without the ``secrets`` and without control sequences. Never raises for
+    disk errors."""
 
     def __init__(self, path: Path, secrets: Iterable[str] = (), now: Callable[[], float] = time.time) -> None:
         self.path, self._secrets, self._now = path, tuple(secrets), now
@@ -237,24 +237,24 @@ class ServerLog:
 
     @property
     def last_words(self) -> str:
-        """The end of what was said, on one line; empty when nothing was."""
+        """The last lines, joined into one; empty if there are none."""
         return one_line(" | ".join(line for line in self._last if line), 300)
 
     def hush(self) -> None:
-        """Forget the last words: what comes now is said by another process."""
+        """Forget the last words: further output comes from another process."""
         self._last.clear()
 
     def feed(self, piece: bytes) -> None:
-        """Bytes as they come."""
+        """Log bytes as they arrive."""
         try:
             for line in self._lines.feed(piece):
                 self.say(line.decode("utf-8", "replace"))
-        except Misbehaved:  # a line without an end: its beginning is enough
+        except Misbehaved:  # a line without an end: log its beginning
             self._lines = LineReader(MAX_LINE)
             self.say(piece[:MAX_LINE].decode("utf-8", "replace") + " …")
 
     def say(self, text: str) -> None:
-        """One line."""
+        """Log one line."""
         now = self._now()
         if int(now) != self._second:
             left_out, self._second, self._written, self._dropped = self._dropped, int(now), 0, 0
@@ -283,24 +283,24 @@ class ServerLog:
 
 
 # ----------------------------------------------------------------------------------------------------
-# How a connection, or a call over it, came to its end.
+# How a connection, or a call over it, ended.
 
 
 class ConnectionEnding:
-    """The reason for the end of a connection. The first reason wins; later ones are consequences. Belongs
-    to the engine's loop."""
+    """The reason for the end of a connection. The first reason wins; later ones are consequences. Belongs to
+    the engine's loop."""
 
     def __init__(self) -> None:
         self.reason, self.wanted = "", False
         self._event = asyncio.Event()
 
     def told(self, reason: str) -> None:
-        """Hear that the connection ended; the first reason stays."""
+        """Record that the connection ended; keep the first reason."""
         self.reason = self.reason or reason
         self._event.set()
 
     def want(self) -> None:
-        """End it although nothing is wrong: the other side gets the time for an orderly end."""
+        """End it without an error: the other side gets time for an orderly end."""
         self.wanted = not self.came
         self.told("it was closed")
 
@@ -316,7 +316,7 @@ class ConnectionEnding:
 
 
 class Broken(Exception):
-    """There is no connection (any more). ``sent``: the call may have reached the server."""
+    """There is no connection, or no longer one. ``sent``: the call may have reached the server."""
 
     def __init__(self, reason: str, *, sent: bool) -> None:
         super().__init__(reason)
@@ -324,16 +324,16 @@ class Broken(Exception):
 
 
 class McpRefused(Exception):
-    """The server answered the call with an error of the protocol."""
+    """The server answered the call with a protocol error."""
 
 
 class Unusable(Exception):
-    """What came back is no result; the tool may have run."""
+    """The answer is not a valid result; the tool may have run."""
 
 
 # ----------------------------------------------------------------------------------------------------
-# Where a server is: its config with every ``${VAR}`` replaced, the environment it is given, and which
-# values are secrets.
+# A server's endpoint: its config with every ``${VAR}`` replaced, its environment, and which values are
+# secrets.
 
 
 _VARIABLE = re.compile(r"\$\{(?P<name>[A-Za-z_][A-Za-z0-9_]*)(?::-(?P<default>[^}]*))?\}")
@@ -341,11 +341,11 @@ _SECRET_NAME = re.compile(r"key|token|secret|passw|credential|auth|cookie|sessio
 
 
 class Unset(Exception):
-    """A variable that the config names has no value here; the text says which."""
+    """A variable in the config has no value here; the text names it."""
 
 
 def expand_variables(text: str, environment: Mapping[str, str], found: set[str]) -> str:
-    """The text with its variables replaced; their values are added to ``found``. Raises ``Unset``."""
+    """Return the text with its variables replaced; add their values to ``found``. Raises ``Unset``."""
 
     def value(match: re.Match[str]) -> str:
         name, default = match["name"], match["default"]
@@ -359,19 +359,19 @@ def expand_variables(text: str, environment: Mapping[str, str], found: set[str])
 
 
 def variables_in(config: ServerConfig) -> set[str]:
-    """The variables that ``expand_variables`` would look up for a server."""
+    """Return the variables that ``expand_variables`` would look up for a server."""
     login = (config.oauth.secret or "") if config.oauth else ""
     texts = (*config.env.values(), *config.headers.values(), config.url or "", login)
     return {match["name"] for text in texts for match in _VARIABLE.finditer(text)}
 
 
 def all_expanded(words: Mapping[str, str], environment: Mapping[str, str], found: set[str]) -> dict[str, str]:
-    """Return the words with variables replaced by their values; ``found`` takes the values used."""
+    """Expand the variables in all values; add the used ones to ``found``."""
     return {name: expand_variables(text, environment, found) for name, text in words.items()}
 
 
 def secret_values(words: Mapping[str, str]) -> Iterable[str]:
-    """Those values whose names sound like secrets. Of ``Bearer x`` the ``x`` is one too."""
+    """Yield the values whose names suggest secrets, and the ``x`` of ``Bearer x``."""
     for name, value in words.items():
         if _SECRET_NAME.search(name):
             yield value
@@ -381,7 +381,7 @@ def secret_values(words: Mapping[str, str]) -> Iterable[str]:
 @dataclass(frozen=True, slots=True)
 class Endpoint:
     """A program to launch, or an address. ``secrets`` must not be shown; the server receives ``roots``.
-    ``client_secret`` of a login, or its key. ``plain``: all hosts may be asked without TLS."""
+    ``client_secret`` of a login, or its key. ``plain``: any host may be used without TLS."""
 
     launch: Launch | None
     url: str = field(default="", repr=False)
@@ -393,7 +393,7 @@ class Endpoint:
 
 
 def endpoint_of(config: ServerConfig, workdir: Path, environment: Mapping[str, str]) -> Endpoint:
-    """Raises ``Unset`` when the config names a variable that has no value."""
+    """Resolve a server's endpoint. Raises ``Unset`` when the config names a variable without a value."""
     found: set[str] = set()
     own = all_expanded(config.env, environment, found)
     headers = all_expanded(config.headers, environment, found)

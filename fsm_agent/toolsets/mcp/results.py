@@ -1,4 +1,4 @@
-"""From what a server answered to what a model can be given: text, and images, audio and PDFs as parts."""
+"""Converts a server's answers to what a model can take: text, and images, audio and PDFs as parts."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ MOST_PARTS = 8
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """``failed``: the server says that the tool failed."""
+    """A converted result. ``failed``: the server reports that the tool failed."""
 
     text: str
     parts: tuple[Part, ...] = ()
@@ -39,8 +39,8 @@ class Result:
 
 
 def result_of(answer: CallToolResult) -> Result:
-    """Every block in order. What a model cannot be given is named instead, so that nothing disappears in
-    silence."""
+    """Convert every block in order. Name content that a model cannot take, so that nothing is dropped
+    silently."""
     texts: list[str] = []
     parts: list[Part] = []
     for block in answer.content:
@@ -52,7 +52,7 @@ def result_of(answer: CallToolResult) -> Result:
 
 
 def list_of(entries: Iterable[BaseModel], cursor: str | None) -> Result:
-    """One line of JSON for each resource or prompt, and how to get the others."""
+    """Return one line of JSON per resource or prompt, and how to get the rest."""
     lines = [
         entry.model_dump_json(by_alias=True, exclude_none=True, exclude={"icons", "meta"})
         for entry in entries
@@ -97,8 +97,8 @@ def _size(data: str) -> str:
 
 
 def _says(texts: list[str], structured: Any) -> bool:
-    """Do the texts already say it? Servers give both, and some wrap what they say: ``{"result": …}``,
-    ``{"content": …}``."""
+    """Say whether the texts already contain the structured value. Servers send both, and some wrap it:
+    ``{"result": …}``, ``{"content": …}``."""
     values = [structured]
     if isinstance(structured, dict) and len(structured) == 1:
         values += structured.values()
@@ -110,7 +110,7 @@ def _says(texts: list[str], structured: Any) -> bool:
 
 
 def _is(text: str, value: Any) -> bool:
-    """Is the text this value, or its JSON?"""
+    """Say whether the text is this value, or its JSON."""
     if text == value:
         return True
     try:

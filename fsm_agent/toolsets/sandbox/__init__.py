@@ -4,9 +4,9 @@ Linux, and containers of Docker or Podman.
 >>> sandbox_of(SandboxSettings(), Path("/work")).name
 'local'
 
-A command keeps its contract in each of them: limits, output, interrupts, and that nothing of it is left when
+A command has the same contract in each of them: limits, output, interrupts, and nothing of it is left when
 the agent is gone. A backend that does not work is refused and never replaced by another one, because a person
-who chose a wall does not look whether it is there."""
+who chose a sandbox does not check whether it is there."""
 
 from __future__ import annotations
 
@@ -36,9 +36,9 @@ if TYPE_CHECKING:
 
 
 ASIDE = "aside"
-"""The folder of the home for what commands in a sandbox may not leave behind."""
+"""Folder of the home that receives files which sandboxed commands may not leave behind."""
 TRIAL = 10.0
-"""Seconds that a backend may take to show that it works."""
+"""Maximum seconds for a backend to show that it works."""
 LEFT = "[What it left running in the background was ended with it.]"
 GRACE_INSIDE = f"""
 trap : TERM
@@ -52,48 +52,48 @@ done
 [ $# -le 2 ] || echo "{LEFT}"
 exit "$code"
 """
-"""Runs a command as the second process of a sandbox, which ends with it: what the command leaves behind has
-half a second to end by itself, as outside. Asked to end, it continues as long as the command does."""
+"""Runs a command as the second process of a sandbox, which ends with it: leftover processes have half a
+second to end by themselves, as outside. When asked to end, it continues as long as the command does."""
 TMP = "/tmp"  # noqa: S108  # a sandbox has its own
 
 Trouble = tuple[str, str]
-"""Why a place cannot be used, and what to do about it."""
+"""(Why a place cannot be used, how to fix it)."""
 
 
 class CommandPlace(Protocol):
-    """Where commands run. ``confinement`` is ``None`` where nothing holds them."""
+    """A place to run commands. ``confinement`` is ``None`` if it does not confine them."""
 
     @property
     def name(self) -> str:
-        """Return the name in the settings."""
+        """Return the place's name in the settings."""
 
     @property
     def confinement(self) -> Confinement | None:
-        """Return what the tools and their questions say of the place."""
+        """Return the description of the place for tools and approval questions."""
 
     @property
     def python(self) -> str:
-        """Return the program that runs Python there."""
+        """Return the path of its Python."""
 
     @property
     def hands_on(self) -> bool:
-        """Say whether files that are open for the command are open for it there, too."""
+        """Say whether file descriptors that the command inherits are open there, too."""
 
     def shell(self, command: str) -> list[str]:
-        """Return words that run a shell's command line there."""
+        """Return the arguments that run a shell command line there."""
 
     def entered(
         self, order: SupervisorOrder, environ: Mapping[str, str], root: Path
     ) -> tuple[SupervisorOrder, dict[str, str]]:
-        """Return the order and environment of a supervisor that has the command run there, in the working
+        """Return the order and environment with which a supervisor runs the command there, in the working
         directory ``root``. Raises ``ConfigError`` for a root that cannot be shown."""
 
     def trouble(self, root: Path) -> Trouble | None:
-        """Try the place; ``None`` when it works. Takes milliseconds, and ``TRIAL`` seconds at most."""
+        """Try the place; return ``None`` if it works. Takes milliseconds, and at most ``TRIAL`` seconds."""
 
 
 class Local:
-    """This machine, with the rights of the user who runs the agent."""
+    """This machine, with the rights of the agent's user."""
 
     name = "local"
     confinement = None
@@ -101,17 +101,17 @@ class Local:
     python = sys.executable
 
     def shell(self, command: str) -> list[str]:
-        """Return words that run it with bash, or with ``/bin/sh`` where bash is missing."""
+        """Return the arguments that run it with bash, or with ``/bin/sh`` if bash is missing."""
         return [shutil.which("bash") or "/bin/sh", "-c", command]
 
     def entered(
         self, order: SupervisorOrder, environ: Mapping[str, str], root: Path
     ) -> tuple[SupervisorOrder, dict[str, str]]:
-        """Return both as they are."""
+        """Return both unchanged."""
         return order, dict(environ)
 
     def trouble(self, root: Path) -> Trouble | None:
-        """Return ``None``: it always works."""
+        """Return ``None``: this machine always works."""
         return None
 
 
@@ -119,12 +119,12 @@ LOCAL = Local()
 
 
 def with_grace(command: Sequence[str]) -> list[str]:
-    """The words of ``GRACE_INSIDE`` for a command."""
+    """Return the command wrapped in ``GRACE_INSIDE``."""
     return ["sh", "-c", GRACE_INSIDE, "sh", *command]
 
 
 def try_program(command: Sequence[str], environ: Mapping[str, str]) -> str | None:
-    """Run a program that shows whether something works: ``None`` when it does, else what it said last."""
+    """Run a program as a check. Return ``None`` if it succeeds, else its last line on standard error."""
     try:
         done = subprocess.run(  # noqa: S603  # our own words
             command, env=environ, capture_output=True, text=True, timeout=TRIAL, stdin=subprocess.DEVNULL,
@@ -138,7 +138,7 @@ def try_program(command: Sequence[str], environ: Mapping[str, str]) -> str | Non
     return None if done.returncode == 0 else (said[-1] if said else f"it ended with code {done.returncode}")
 
 
-# Tools that say where their commands run.
+# Tools that tell the model where their commands run.
 
 
 RUNS = (
@@ -151,8 +151,8 @@ LEAVING = f" What cannot work there can be run with {LEAVES}=true; the user is a
 def command_tool(
     handler: Callable[..., Any], place: CommandPlace, timeout: float | None = None, note: str = ""
 ) -> Tool:
-    """Make a tool that runs commands in ``place`` after approval, and describes that place to the model;
-    without a sandbox, it cannot be left. ``timeout`` in seconds; ``note`` is added to the description."""
+    """Make a tool that runs commands in ``place`` after approval and describes it to the model. Without a
+    sandbox, the argument to leave it is hidden. ``timeout`` in seconds; ``note`` extends the description."""
     held, leaves = place.confinement, LEAVES in inspect.signature(handler).parameters
     words = [note] if note else []
     if held is not None:
@@ -162,11 +162,11 @@ def command_tool(
     return replace(tool(approval="ask", writes_files=True, **options)(handler), confinement=held)
 
 
-# What a command in a sandbox sees of the machine: which files, and which variables.
+# What a sandboxed command sees of the machine: which files, and which variables.
 
 
 Access = Literal["read", "write", "empty"]
-"""``empty``: an empty folder in the place of what is there, which is thrown away after the command."""
+"""``empty``: an empty folder hides what is there, and is thrown away after the command."""
 
 PASSED_ON = frozenset({"LANG", "LANGUAGE", "LOGNAME", "PATH", "SHELL", "TERM", "TZ", "USER", "HOME"})
 QUIET = frozenset({"PAGER", "GIT_PAGER", "GIT_TERMINAL_PROMPT"})
@@ -174,10 +174,10 @@ QUIET = frozenset({"PAGER", "GIT_PAGER", "GIT_TERMINAL_PROMPT"})
 
 
 def homes() -> set[Path]:
-    """Return the home directories of this user: the one of the environment, and the one of the account."""
+    """Return the home directories of this user: those of the environment and of the account."""
     named = {os.path.expanduser("~")}
     try:
-        import pwd  # only where there are such accounts
+        import pwd  # only on systems with such accounts
 
         named.add(pwd.getpwuid(os.getuid()).pw_dir)
     except (ImportError, KeyError):
@@ -187,20 +187,20 @@ def homes() -> set[Path]:
 
 @dataclass(frozen=True, slots=True)
 class Boundary:
-    """``secret``: the agent's own home, which no command sees. ``base``: what paths in ``rules`` are relative
-    to."""
+    """Limits what commands see. ``secret``: the agent's own home, which no command sees. Paths in ``rules``
+    are relative to ``base``."""
 
     rules: SandboxSettings
     base: Path
     secret: Path | None = None
 
     def files(self, root: Path, shown: Iterable[Path] = ()) -> dict[Path, Access]:
-        """Return what a command that works in ``root`` sees of files that are not the system's, folders
-        before what is in them. ``shown``: other paths that it may read, except those that hold a home and
-        those in a folder that it sees anyway, where the name may be a link.
+        """Return the access that a command in ``root`` has to files outside the system's, each folder before
+        its contents. ``shown``: further readable paths, except those that contain a home and those in a
+        folder that it sees anyway, where the name may be a link.
 
-        Raises ``ConfigError`` for a path of the settings that is not there, and for a working directory that
-        cannot be shown without the home."""
+        Raises ``ConfigError`` for a path of the settings that does not exist, and for a working directory
+        that cannot be shown without the home."""
         root = root.resolve()
         secret = None if self.secret is None else self.secret.resolve()
         if root == secret or any(root in (home, *home.parents) for home in homes()):
@@ -226,7 +226,7 @@ class Boundary:
         return dict(sorted(seen.items(), key=lambda item: len(item[0].parts)))
 
     def variables(self, environ: Mapping[str, str]) -> dict[str, str]:
-        """Return those of ``environ`` that a command sees: nothing that is a secret as a rule."""
+        """Return the variables of ``environ`` that a command sees: none that usually hold secrets."""
         passed = {*PASSED_ON, *QUIET, *self.rules.environment}
         return {name: value for name, value in environ.items() if name in passed or name.startswith("LC_")}
 
@@ -246,8 +246,8 @@ class Boundary:
 
 
 def acting(root: Path) -> Iterator[Path]:
-    """The files and folders in ``root``, and in its hidden folders, that run or instruct later, and Git's
-    own."""
+    """Return the files and folders in ``root``, and in its hidden folders, that run or instruct programs
+    later, and Git's own."""
     waiting = [(root, "")]
     while waiting:
         folder, before = waiting.pop()
@@ -262,7 +262,7 @@ def acting(root: Path) -> Iterator[Path]:
 
 
 def _entries(folder: Path) -> list[os.DirEntry[str]]:
-    """What is in a folder; of one that cannot be read, nothing."""
+    """Return the contents of a folder; empty if it cannot be read."""
     try:
         with os.scandir(folder) as entries:
             return list(entries)
@@ -270,23 +270,23 @@ def _entries(folder: Path) -> list[os.DirEntry[str]]:
         return []
 
 
-# Commands in namespaces of their own, made by ``bwrap`` (Linux).
+# Commands in Linux namespaces, made by ``bwrap``.
 #
-# They see the programs of the system, the working directory and little else: a folder that is not named
-# here is not there. The only processes are their own, and the only network is an own loopback unless more
-# is allowed.
+# They see the programs of the system, the working directory and little else: a folder that is not named here
+# does not exist there. They see only their own processes, and only their own loopback network unless more is
+# allowed.
 
 
 SYSTEM = (
     "/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/etc", "/opt", "/nix", "/gnu", "/snap",
 )  # fmt: skip
-"""Folders of programs and their settings, as far as they are there."""
+"""Folders of programs and their settings, as far as they exist."""
 SWITCHES = tuple(
     f"/proc/{name}" for name in ("sys", "sysrq-trigger", "irq", "bus", "fs", "acpi", "scsi", "mtrr")
 )
-"""Switches of the whole machine: an agent that runs as root could change them without any capability."""
+"""Switches of the whole machine, which an agent running as root could change without any capability."""
 NAMES = "/etc/resolv.conf"
-"""Where names of the network are looked up; often a link to a place that is hidden."""
+"""Files for name resolution; often links to a hidden place."""
 NAMESPACES = (
     "let bwrap make namespaces (the sysctl kernel.unprivileged_userns_clone, a profile of AppArmor, the"
     " limits of a container), or choose another sandbox.backend"
@@ -305,18 +305,18 @@ class Bubblewrap:
 
     @property
     def confinement(self) -> Confinement:
-        """Return what the tools and their questions say of it."""
+        """Return the description of the place for tools and approval questions."""
         rules = self.boundary.rules
         return Confinement(f"in the sandbox (bubblewrap, {network(rules.network)})", rules.free)
 
     def shell(self, command: str) -> list[str]:
-        """Return words that run it with the shell of this machine."""
+        """Return the arguments that run it with this machine's shell."""
         return LOCAL.shell(command)
 
     def entered(
         self, order: SupervisorOrder, environ: Mapping[str, str], root: Path
     ) -> tuple[SupervisorOrder, dict[str, str]]:
-        """Put ``bwrap`` around the command."""
+        """Wrap the command in ``bwrap``."""
         command = [*self._words(root), "--chdir", order.directory, "--", *with_grace(order.command)]
         return order._replace(command=command, held=True), self.boundary.variables(environ)
 
@@ -349,7 +349,7 @@ class Bubblewrap:
 
 
 def _interpreter() -> Iterator[Path]:
-    """The folders of this Python, by the names that lead to it and by their real ones."""
+    """Return the folders of this Python, by the names that lead to it and by their real paths."""
     for prefix in (Path(sys.prefix), Path(sys.base_prefix)):
         for folder in {prefix, prefix.resolve()}:
             if not any(folder.is_relative_to(known) for known in SYSTEM):
@@ -357,22 +357,22 @@ def _interpreter() -> Iterator[Path]:
 
 
 def network(allowed: bool) -> str:
-    """In words."""
+    """Describe the network access."""
     return "with the network" if allowed else "no network"
 
 
-# Commands in a container of their own, made by the command line of Docker or Podman and removed afterwards.
+# Commands in a container of their own, made with the Docker or Podman command line and removed afterwards.
 
 
 PROCESSES = 512
 _SHELL = 'exec "$(command -v bash || command -v sh)" -c "$1"'
 _OWN = frozenset({"HOME", "LOGNAME", "PATH", "SHELL", "USER"})
-"""Variables that an image has its own values for."""
+"""Variables for which an image has its own values."""
 
 
 @dataclass(frozen=True, slots=True)
 class Container:
-    """A container of ``sandbox.image`` for each command; the program ``name`` talks to the engine."""
+    """A container of ``sandbox.image`` for each command; ``name`` is the client program of the engine."""
 
     name: Literal["docker", "podman"]
     boundary: Boundary
@@ -381,20 +381,20 @@ class Container:
 
     @property
     def confinement(self) -> Confinement:
-        """Return what the tools and their questions say of it."""
+        """Return the description of the place for tools and approval questions."""
         rules = self.boundary.rules
         return Confinement(
             f"in the sandbox ({self.name} {rules.image}, {network(rules.network)})", rules.free
         )
 
     def shell(self, command: str) -> list[str]:
-        """Return words that run it with the image's bash, or with its ``sh``."""
+        """Return the arguments that run it with the image's bash, or with its ``sh``."""
         return ["sh", "-c", _SHELL, "sh", command]
 
     def entered(
         self, order: SupervisorOrder, environ: Mapping[str, str], root: Path
     ) -> tuple[SupervisorOrder, dict[str, str]]:
-        """Have the engine run the command. Limits of the system become those of the container."""
+        """Have the engine run the command. System limits become limits of the container."""
         name = f"fsm-agent-{uuid.uuid4().hex}"
         variables = {k: v for k, v in self.boundary.variables(environ).items() if k not in _OWN}
         command = [
@@ -436,16 +436,16 @@ def _mounts(path: Path, access: Access) -> list[str]:
 
 
 def _limits(name: str, value: int) -> list[str]:
-    """Processes are counted by container already, and not by user."""
+    """Return the ``--ulimit`` option. Containers already count processes, and not by user."""
     return [] if name == "NPROC" else ["--ulimit", f"{name.lower()}={value}"]
 
 
-# The place that the settings choose.
+# The place chosen by the settings.
 
 
 def sandbox_of(rules: SandboxSettings, base: Path, secret: Path | None = None) -> CommandPlace:
     """Return the place that the settings name, for the working directory ``base``. ``secret``: the agent's
-    own home, which no command in a sandbox sees."""
+    own home, which no sandboxed command sees."""
     boundary = Boundary(rules, base, secret)
     if rules.backend == "local":
         return LOCAL
@@ -453,8 +453,8 @@ def sandbox_of(rules: SandboxSettings, base: Path, secret: Path | None = None) -
 
 
 def aside_of(rules: SandboxSettings, base: Path, secret: Path | None = None) -> Aside | None:
-    """Return what takes away the files that commands in this sandbox leave and that act later; ``None`` where
-    commands run in none."""
+    """Return the ``Aside`` that moves away files which commands in this sandbox leave and that act later;
+    ``None`` without a sandbox."""
     if rules.backend == "local":
         return None
     from fsm_agent.toolsets.sandbox.aside import Aside
@@ -464,7 +464,7 @@ def aside_of(rules: SandboxSettings, base: Path, secret: Path | None = None) -> 
 
 
 def usable_sandbox(rules: SandboxSettings, base: Path, secret: Path | None = None) -> CommandPlace:
-    """``sandbox_of`` for a backend that was tried and works. Raises ``ConfigError`` that says what to do when
+    """Return ``sandbox_of`` with a backend that was tried and works. Raises ``ConfigError`` with the fix if
     it does not."""
     place = sandbox_of(rules, base, secret)
     if trouble := place.trouble(base):

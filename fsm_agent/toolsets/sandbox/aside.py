@@ -1,12 +1,12 @@
 """Files that a sandboxed command may not leave behind, because they run or instruct programs later.
 
-The sandbox compares such files of the working directory before and after a command, and every second while
-it runs. A new or changed file is moved into the agent's home, and an earlier version is restored. The
-result of the call reports this to the model and the person. A call that needs approval brings a file back:
+The sandbox compares such files of the working directory before and after a command, and every second while it
+runs. A new or changed file is moved into the agent's home, and an earlier version is restored. The result of
+the call reports this to the model and the person. A call that needs approval brings a file back:
 ``write_file``, or a command outside the sandbox.
 
-A command's files cannot be distinguished from those that a person writes at the same time in an editor,
-which are moved, too."""
+Files that a person writes at the same time in an editor cannot be distinguished from a command's files, and
+are moved, too."""
 
 from __future__ import annotations
 
@@ -27,27 +27,27 @@ from fsm_agent.approvals.acting_files import ACTING_FILES, LastNames, acting_rea
 from fsm_agent.support.files import private_folder
 from fsm_agent.toolsets.sandbox import ASIDE
 
-# Where in a working directory the files are that act later, and what state each is in.
+# Where the acting files of a working directory are, and the state of each.
 #
-# A folder whose change time is the one that was seen is not listed again: a name that is added, removed or
-# moved changes it, and no program can set it. So a look costs one ``lstat`` a folder, not one name a file.
+# A folder whose change time is unchanged is not listed again: adding, removing or moving a name changes it,
+# and no program can set it. So a scan costs one ``lstat`` per folder, not one per file.
 
 
 Identity = tuple[Any, ...]
-"""Differs when a file is another one, or may hold something else."""
+"""Differs if a file was replaced or may have other content."""
 
 _LAST = LastNames(ACTING_FILES)
 _ABOVE = frozenset(
     part for row in ACTING_FILES for name in row.names for part in name.removesuffix("/**").split("/")[:-1]
 )
-"""Folders in the paths of acting files: a link of such a name makes any folder one."""
+"""Folders in the paths of acting files: a link with such a name can turn any folder into one."""
 _GIT = frozenset((".git", "git~1"))
 _REPOSITORY = frozenset(("head", "objects", "refs"))
-"""A folder with these is a repository of Git, whatever it is called."""
+"""A folder with these is a Git repository, whatever its name."""
 _GITS_OWN = frozenset(("config", "config.worktree", "commondir", "gitdir", "attributes"))
 _GITS_FOLDERS = frozenset(("hooks", "info", "modules", "worktrees"))
 _SURE = 3_000_000_000
-"""Nanoseconds for which a folder has to have been left alone, so that its change time says all."""
+"""Nanoseconds without a change after which a folder's change time is reliable."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,8 +59,8 @@ class _Listing:
 
 
 class ActingScan:
-    """The acting files of ``root``. Not looked at: what is ``hidden``, and what commands may change
-    (``allowed``), both real paths."""
+    """Scans for the acting files of ``root``. It skips ``hidden`` paths and those that commands may change
+    (``allowed``); both are real paths."""
 
     def __init__(self, root: Path, hidden: Collection[Path] = (), allowed: Collection[Path] = ()) -> None:
         self.root = str(root.resolve())
@@ -68,8 +68,8 @@ class ActingScan:
         self._listed: dict[str, _Listing] = {}
 
     def __call__(self) -> dict[str, Identity]:
-        """Every acting file and folder by its path in ``root``, and all that is in such a folder; of Git's
-        own what makes it run something."""
+        """Return the state of every acting file and folder by its path in ``root``, with everything in such a
+        folder; of Git's own files only those that make Git run something."""
         found: dict[str, Identity] = {}
         listed: dict[str, _Listing] = {}
         waiting = [(self.root, "")]
@@ -113,7 +113,7 @@ class ActingScan:
         return _Listing(mark, sure, tuple(acting), tuple(folders))
 
     def _states(self, path: str) -> Iterator[tuple[str, Identity]]:
-        """The states of an acting file, or of a folder and what is in it."""
+        """Yield the states of an acting file, or of a folder and its contents."""
         with contextlib.suppress(FileNotFoundError):
             yield os.path.relpath(path, self.root), _state(path)
         if not os.path.isdir(path) or not os.path.realpath(path).startswith(f"{self.root}/"):
@@ -132,7 +132,7 @@ class ActingScan:
 
 
 def _entries(folder: str, mode: int) -> list[os.DirEntry[str]]:
-    """What is in a folder. One that was closed to hide what is in it is opened again."""
+    """Return the contents of a folder. Open it again if it was closed to hide them."""
     try:
         with os.scandir(folder) as entries:
             return list(entries)
@@ -165,13 +165,13 @@ def _state(path: str) -> Identity:
 log = logging.getLogger(__name__)
 
 KEPT = 50
-"""Times that something was put aside that are kept."""
+"""Number of sweeps whose files are kept."""
 EVERY = 1.0
-"""Seconds between two looks while a command runs; more where a look takes more than a twentieth of it."""
+"""Seconds between two scans while a command runs; longer if a scan takes more than a twentieth of it."""
 LARGEST, MOST = 256_000, 2_000
-"""Bytes of a file, and files, that can be put back as they were."""
+"""Maximum bytes of a file, and number of files, that can be restored."""
 FETCHED = frozenset(("node_modules", "site-packages", "vendor", "target", ".venv", "venv", ".tox", ".gradle"))
-"""Folders of what others wrote: a change in them is put aside, and not taken back."""
+"""Folders of third-party files: a change in them is moved away, and not restored."""
 NAMED = 20
 TOLD = (
     "[Put aside, because programs run or obey such files later: {names}. {where}. A file comes back by"
@@ -181,7 +181,7 @@ TOLD = (
 
 @dataclass(frozen=True, slots=True)
 class _Copy:
-    """A file as it was; ``link``: where it led."""
+    """An earlier version of a file; ``link``: its target."""
 
     state: Identity
     mode: int
@@ -190,9 +190,9 @@ class _Copy:
 
 
 class Aside:
-    """Of one working directory, for all that runs in its sandbox. ``home``: the agent's. ``allowed``: what
-    commands may change although it acts. ``scan`` looks in the place of our own. May be used by several
-    threads."""
+    """Moves acting files of one working directory away, for all commands in its sandbox. ``home``: the
+    agent's. ``allowed``: acting files that commands may change. ``scan`` replaces ``ActingScan``.
+    Thread-safe."""
 
     def __init__(
         self,
@@ -213,7 +213,7 @@ class Aside:
         self._changed = threading.Condition(threading.RLock())
 
     def begin(self) -> None:
-        """A command is about to run in the sandbox: what is there now was there before."""
+        """Note that a command is about to run in the sandbox; existing files are not its own."""
         with self._changed:
             if self._running:
                 self._sweep()
@@ -227,20 +227,20 @@ class Aside:
                 threading.Thread(target=self._watch, name="fsm-agent-aside", daemon=True).start()
 
     def end(self) -> None:
-        """A command has ended."""
+        """Note that a command has ended."""
         with self._changed:
             self._sweep()
             self._running -= 1
             self._changed.notify_all()
 
     def settle(self, seconds: float = 5.0) -> None:
-        """Wait until no command runs any more."""
+        """Wait until no command is running, at most ``seconds``."""
         with self._changed:
             self._changed.wait_for(lambda: self._running == 0, seconds)
 
     @contextlib.contextmanager
     def writing(self) -> Iterator[None]:
-        """In this block a file is written that a person agreed to."""
+        """Allow the block to write a file that a person approved."""
         with self._changed:
             if self._running:
                 self._sweep()
@@ -249,7 +249,7 @@ class Aside:
                 self._learn()
 
     def notes(self) -> str:
-        """What was put aside since this was asked last, for the model and the person; empty for nothing."""
+        """Return the notes since the last call, for the model and the person; empty for none."""
         with self._changed:
             if self._running:
                 self._sweep()
@@ -277,8 +277,8 @@ class Aside:
         self._copies = kept
 
     def _at_the_top(self) -> frozenset[str]:
-        """What a command cannot change, because a sandbox shows it read only and nothing above it can be
-        moved."""
+        """Return the paths that a command cannot change: the sandbox shows them read only, and nothing above
+        them can be moved."""
         return frozenset(
             path for path in self._known if "/" not in path and not os.path.islink(f"{self._root}/{path}")
         )
@@ -288,7 +288,7 @@ class Aside:
             return False
         with contextlib.suppress(OSError):
             seen = os.lstat(f"{self._root}/{path}")
-            return stat.S_ISDIR(seen.st_mode) or seen.st_nlink == 1  # else it has a name that can be written
+            return stat.S_ISDIR(seen.st_mode) or seen.st_nlink == 1  # else another name makes it writable
         return True
 
     def _copy(self, path: str, state: Identity) -> _Copy | None:
@@ -303,7 +303,7 @@ class Aside:
         return None
 
     def _sweep(self) -> None:
-        """Put aside what is new or another one, and put back what is gone."""
+        """Move new and changed files away, and restore missing ones."""
         now = self._scan()
         changed = _topmost(
             path for path, state in now.items() if self._known.get(path) != state and not self._held(path)
@@ -357,7 +357,7 @@ class Aside:
         log.warning("%s", line)
 
     def _place(self) -> Path:
-        """A new folder for what is put aside now; the oldest go."""
+        """Return a new folder for the files of this sweep; delete the oldest ones."""
         base = private_folder(self._home / ASIDE) if self._home is not None else Path(tempfile.mkdtemp())
         for old in sorted(base.iterdir())[: -KEPT or None] if self._home is not None else ():
             shutil.rmtree(old, ignore_errors=True)
@@ -365,7 +365,7 @@ class Aside:
 
 
 def _topmost(paths: Iterable[str]) -> list[str]:
-    """Those that are in none of the others."""
+    """Return the paths that are not below another one."""
     found: list[str] = []
     for path in sorted(paths, key=lambda one: one.split("/")):
         if not (found and path.startswith(f"{found[-1]}/")):
@@ -375,8 +375,8 @@ def _topmost(paths: Iterable[str]) -> list[str]:
 
 @contextlib.contextmanager
 def _folder_of(root: str, path: str) -> Iterator[tuple[str, str]]:
-    """A name for the folder of a path, and the path's last part. No link on the way is followed, also one
-    that is made in this moment. Raises ``OSError``."""
+    """Yield a name for the folder of a path, and the path's last part. Follows no link on the way, not even
+    one made concurrently. Raises ``OSError``."""
     *above, name = path.split("/")
     handle = os.open(root, os.O_RDONLY | os.O_DIRECTORY)
     try:

@@ -363,8 +363,9 @@ class BackgroundProcess:
         """Read what a background job has written (standard output and error together), and how it is doing.
 
         Args:
-            job: The job's name. since: Where to read on: the number at the end of the last answer. Leave it
-            out for the newest output."""
+            job: The job's name.
+            since: Where to read on: the number at the end of the last answer. Leave it out for the newest
+                output."""
         return _with_notes(_report(self.jobs.job(job), since), self.aside)
 
     def job_wait(

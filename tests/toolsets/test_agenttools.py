@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,8 @@ from fsm_agent.conversation.messages import Message, ToolCall
 from fsm_agent.errors import ConfigError
 from fsm_agent.testing import FakeClock, ScriptedModel, call, text, tools
 from fsm_agent.tools import ToolRunner
-from fsm_agent.toolsets.agent import AGENT_LEVEL
+from fsm_agent.toolsets import TOOLSETS
+from fsm_agent.toolsets.agent import AGENT_LEVEL, AGENT_TOOLSETS
 from fsm_agent.toolsets.agent.todo import MAX_CHARS, MAX_ITEMS
 from fsm_agent.toolsets.tool_context import here
 from tests.helpers.families import told
@@ -35,6 +37,21 @@ def todo(**arguments: Any) -> Any:
 def item(id: str, content: str | None = None, status: str | None = None) -> dict[str, str]:
     given = {"id": id, "content": content, "status": status}
     return {key: value for key, value in given.items() if value is not None}
+
+
+def test_the_model_reads_what_each_argument_of_a_built_in_tool_means(home: Path) -> None:
+    model = ScriptedModel([text("done")])
+    Agent(model, home=home, toolsets=[*TOOLSETS, *AGENT_TOOLSETS], context_window=200_000).chat("go")
+    functions = [offered["function"] for offered in model.requests[0]["tools"]]
+    arguments = {
+        f"{function['name']}.{name}": part.get("description", "")
+        for function in functions
+        for name, part in function["parameters"].get("properties", {}).items()
+    }
+    assert {"todo.merge", "job_output.since"} <= arguments.keys()
+    assert [name for name, description in arguments.items() if not description] == []
+    labels = re.compile(r"\b[a-z_]+: [A-Z]")  # of another argument, in the middle of a text
+    assert [name for name, description in arguments.items() if labels.search(description)] == []
 
 
 @pytest.mark.behaviour("EXEC-19", "AGT-01", "AGT-01b")

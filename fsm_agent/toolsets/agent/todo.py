@@ -157,8 +157,9 @@ class TodoList:
         set an item to completed as soon as it is done. The answer is always the whole list.
 
         Args:
-            todos: The items, in order. They replace the list, or change it with merge. merge: Change the
-            items with these ids and add those that are new, instead of replacing the whole list."""
+            todos: The items, in order. They replace the list, or change it with merge.
+            merge: Change the items with these ids and add those that are new, instead of replacing the whole
+                list."""
         if todos is None:
             return _answer(self._now())
         before = self._now() if merge else []

@@ -80,8 +80,7 @@ class EditorHost(Protocol):
     """Slash commands: what each does, and its arguments."""
 
     def agent(self, view: EditorView, workdir: Path, session: str | None) -> Agent:
-        """Create the agent of a session, which asks its questions through the view. Raises
-        ``ConfigError``."""
+        """Create a session's agent, which asks through the view. Raises ``ConfigError``."""
         ...
 
     def obey(self, agent: Agent, command: str, words: str) -> Awaitable[str]:
@@ -215,8 +214,7 @@ class EditorTalk:
         return turn
 
     async def _start(self, content: Any) -> str:
-        """Begin a turn. This also stores the session: its origin if it was forked, and its working
-        directory."""
+        """Begin a turn, which stores the session with its origin, if forked, and its working directory."""
         given: dict[str, Any] = {"conversation_history": self._history} if self._history else {}
         turn = await self._service.start(LOCAL, content, self.id, **given)
         self._history, folder = (), str(self._view.workdir)
@@ -225,8 +223,7 @@ class EditorTalk:
         return turn
 
     async def _say(self, running: str, content: Any) -> TurnResult | None:
-        """Handle a message during a turn; return the result of that turn if the model has read the
-        message."""
+        """Handle a message during a turn; return the turn's result if the model has read the message."""
         how, words = self.agent.settings.interrupt.second_message, isinstance(content, str)
         if how == "interrupt":
             await self._service.interrupt(LOCAL, running, content if words else None)
@@ -375,7 +372,7 @@ class EditorServer:
     async def load_session(
         self, cwd: str, session_id: str, mcp_servers: Sequence[Any] | None = None, **_: Any
     ) -> LoadSessionResponse:
-        """Continue a stored session: all of it is sent before the answer."""
+        """Continue a stored session: its transcript is sent before the response."""
         with _in_one_line():
             open_now = self._not_busy(session_id)
             talk = self._open(cwd, session_id, mcp_servers)
@@ -507,7 +504,6 @@ def _folder(cwd: str) -> Path:
 
 
 def _notice(servers: Sequence[Any] | None) -> str:
-    """Return a notice that names these servers; empty without any. They may come from the folder that the
-    editor shows, so none is started."""
+    """Return a notice that these servers, which may come from the open folder, are not started."""
     names = ", ".join(str(getattr(one, "name", "?")) for one in servers or ())
     return NOT_STARTED.format(names=names) if names else ""

@@ -123,8 +123,8 @@ def locations_of(arguments: Mapping[str, Any], workdir: Path) -> list[ToolCallLo
 def changes_of(
     name: str, arguments: Mapping[str, Any], workdir: Path, *, begins: bool
 ) -> list[ToolCallContentVariant]:
-    """Return the change of a file that a call makes. When it ``begins``, a file that it replaces is read as
-    it is now."""
+    """Return the file change that a call makes. If it ``begins``, the current content of a file that it
+    replaces is included."""
     match name, arguments:
         case "patch_file", {"path": str(path), "old_text": str(old), "new_text": str(new)}:
             return [tool_diff_content(clean(str(workdir / path)), clean(new), clean(old))]
@@ -145,8 +145,7 @@ def raw(value: Any) -> Any:
 
 
 def _text_of(workdir: Path, path: str) -> str | None:
-    """Return the text of a file in the working directory; ``None`` if it does not exist or cannot be
-    shown."""
+    """Return the text of a file in the working directory; ``None`` if missing or not suitable to show."""
     try:
         root, real = workdir.resolve(), (workdir / path).resolve()
         if not real.is_relative_to(root) or not real.is_file() or real.stat().st_size > LARGEST:

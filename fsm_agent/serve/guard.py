@@ -126,8 +126,7 @@ class Guard:
                 del self._open[key]
 
     def _admit(self, scope: Scope) -> Response | None:
-        """Admit a request and record its caller, or return the response to send instead. Raises
-        ``ServiceError``."""
+        """Admit a request and record its caller, or return the response. Raises ``ServiceError``."""
         headers = Headers(scope=scope)
         if self._hosts is not None and headers.get("host", "") not in self._hosts:
             raise Misdirected("this address is not served here")

@@ -37,8 +37,7 @@ class Key:
 
 
 class KeyRing:
-    """The keys of one store, and ``token``, which is valid as long as this object and has every
-    permission."""
+    """The keys of one store, and ``token``, which lives as long as this object and may do everything."""
 
     def __init__(self, store: Store, token: str = "") -> None:
         self._kept = KeptValues(store, KEYS)
@@ -66,8 +65,7 @@ class KeyRing:
         return kept
 
     async def add(self, name: str, scopes: Iterable[str]) -> tuple[Key, str]:
-        """Create a key; return it and the text that its owner sends, which is not stored. Raises
-        ``ConfigError``."""
+        """Create a key; return it and the text to send, which is not stored. Raises ``ConfigError``."""
         named = tuple(sorted(set(scopes), key=_rank))
         if not named:
             raise ConfigError("a key needs a scope", None, ", ".join(SCOPES))

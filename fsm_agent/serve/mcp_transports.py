@@ -47,8 +47,7 @@ Incoming = SessionMessage | Exception
 
 
 class BoundedLines:
-    """Splits a byte stream into lines. One of more than ``most`` bytes becomes ``None``, and none of it is
-    kept."""
+    """Splits bytes into lines. One of more than ``most`` bytes becomes ``None``, and is not kept."""
 
     def __init__(self, most: int = MOST_BODY) -> None:
         self._most, self._held, self._skips = most, bytearray(), False

@@ -85,8 +85,7 @@ class ChatTranslator:
         return sent
 
     def end(self, result: TurnResult[Any]) -> list[BaseModel]:
-        """Return the end of the stream of a turn that has ended; nothing for a failed one, which sets
-        ``failed``."""
+        """Return the end of the stream of a turn that has ended; nothing if it failed, but set ``failed``."""
         if result.turn_exit_reason.outcome is Outcome.FAILED:
             self.failed = result
             return []

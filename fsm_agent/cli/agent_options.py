@@ -24,7 +24,8 @@ MISSING = "fsm-agent: {name} is set, but nothing is sent: {needs}"
 
 
 def let_report(settings: Settings) -> None:
-    """Let agents of the user's program report if exporters are configured. Raises ``ConfigError``."""
+    """Let agents of the user's program report to OpenTelemetry if it is configured. Raises
+    ``ConfigError``."""
     if telemetry_of(settings):
         os.environ.setdefault(f"{ENV_PREFIX}TELEMETRY__ENABLED", "true")
 

@@ -15,8 +15,8 @@ from fsm_agent.tools import Tool, as_tool
 
 
 def table_of(name: str | None) -> Table:
-    """Return the turn's table, ``module:attribute``, looked up in the current directory first, or the table
-    in a file, which may be a machine of another engine."""
+    """Return a table: the turn's by default, ``module:attribute``, looked up in the current directory first,
+    or that of a file, which may hold a machine of another engine."""
     if name is None:
         return TURN
     if name.endswith((".json", ".scxml")):

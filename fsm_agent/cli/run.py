@@ -264,8 +264,8 @@ def fork(
 
 
 def _newest_unfinished(store: Store) -> TurnInfo:
-    """Return the newest unfinished turn, except children, which continue with their parent, and unstarted
-    forks."""
+    """Return the newest unfinished turn that no process runs, except children, which continue with their
+    parent, and unstarted forks."""
     for turn in Turns(store.database).recent(1_000, unfinished=True):
         begun_here = turn.parent is None or (turn.forked_at is not None and turn.seq > turn.forked_at)
         if begun_here and store.owners.alive(turn.owner) is None:

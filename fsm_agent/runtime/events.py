@@ -310,8 +310,8 @@ SIZE = 1_000
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """``values`` is one of the events above, ``name`` its channel, so that ``case
-    Event(values=ToolStart(name=name))`` matches it; ``at`` in seconds since the epoch."""
+    """``values`` is one of the events above, ``name`` its channel, so that
+    ``case Event(values=ToolStart(name=name))`` matches it; ``at`` in seconds since the epoch."""
 
     name: str
     values: EventValues

@@ -285,7 +285,7 @@ def _pattern(payload: Any) -> str:
 
 
 # ----------------------------------------------------------------------------------------------------
-# The files of the page. It needs a key to request any part of a conversation.
+# The files of the page, which needs a key to request any part of a conversation.
 
 
 @cache

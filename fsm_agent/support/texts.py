@@ -105,7 +105,7 @@ def _tidy(parts: list[str]) -> str:
     return "".join(part.lstrip("\n") if at else part for at, part in enumerate(parts)).lstrip("\n")
 
 
-# A text that comes in pieces.
+# Streamed text.
 
 
 _UNDECIDED = (*(f"<{name}>" for name in (*TAGS, ECHO)), "```", "~~~")

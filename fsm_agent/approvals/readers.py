@@ -384,7 +384,7 @@ class ReaderFolder:
         return os.path.commonpath((self.workdir, real)) == self.workdir
 
     def _found(self, name: str) -> str:
-        """Return why the file that runs under a name is not a system program; empty when it is."""
+        """Return why the file that runs under a name is not a system program, else an empty text."""
         if name in BUILTINS:
             return ""
         home = os.path.realpath(os.path.expanduser("~"))

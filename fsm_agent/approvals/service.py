@@ -290,7 +290,7 @@ class Approvals:
         return tool.approval == "never" and (ruled or forbidden or self._suspected(tool) or _writes(tool))
 
     def _suspected(self, tool: ToolSpec) -> bool:
-        """Say whether a tool needs approval only because the turn was imported. Fetching a page informs its
+        """Say whether a tool needs approval because the turn was imported. Fetching a page informs its
         server."""
         return self._imported and (tool.effect != "pure" or tool.name in self._outside)
 

@@ -15,7 +15,7 @@ speech_delta          the same text, for a second sink such as a voice; no bound
 output_partial        a typed answer so far, each time it has grown by a certain share
 tool_gen              name of a tool call that the model begins to write
 interim_assistant     text next to tool calls
-step                  iteration (from 1), results of the previous iteration's tools
+step                  iteration (from 1), what the previous iteration's tools did
 status                one line for people
 transition            turn id, source, event, dest, counters
 event                 name, data: model:attempt, turn:end, turn:suspended, session:compress, memory:review;

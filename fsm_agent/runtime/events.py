@@ -202,7 +202,7 @@ class CallBegun(NamedTuple):
 
 
 class IterationBegun(NamedTuple):
-    """``iteration`` from 1; ``before``: the results of the previous iteration's tools."""
+    """``iteration`` from 1; ``before``: what the previous iteration's tools did."""
 
     iteration: int
     before: Any

@@ -1,5 +1,5 @@
-"""Helpers without any knowledge of agents: files, threads, text, redaction. This module has what every room
-may need: the version, and a pause of the garbage collector for imports and long-lived objects."""
+"""Helpers that know nothing of agents: files, threads, text, redaction. This module has what every room may
+need: the version, and a pause of the garbage collector for imports and long-lived objects."""
 
 from __future__ import annotations
 

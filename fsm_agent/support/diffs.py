@@ -159,7 +159,7 @@ def _lines_to_compare(side: _Side, start: int, end: int, others: Counter[str]) -
 
 
 def _root(number: int) -> int:
-    """Return a power of two at or somewhat above the square root."""
+    """Return the next power of two above the square root, at most 1024."""
     root = 1
     while number > 0:
         root, number = root * 2, number >> 2

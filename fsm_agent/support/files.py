@@ -173,8 +173,8 @@ class HomeRows:
         self.path, self._name = path, name
 
     def read(self) -> list[Any]:
-        """Return the rows; none if the file cannot be read. Its content is not trusted more than any other
-        file that a program can write into the home."""
+        """Return the rows; none if the file cannot be read. Any program with write access to the home can
+        forge it."""
         try:
             with open(self.path, encoding="utf-8") as file:
                 listed = json.loads(file.read(MOST_BYTES))[self._name]

@@ -16,7 +16,7 @@ from urllib.parse import quote
 from fsm_agent.support.texts import ByteMatch, decode, encode, search
 
 # Shapes of secrets, one per row, each with an example and an ordinary text that stays unchanged. Every
-# expression begins with a literal, bounds its repetitions or ends them at a character that they cannot
+# expression begins with fixed text, bounds its repetitions or ends them at a character that they cannot
 # contain, and has no look-around: its time is linear in the text.
 
 

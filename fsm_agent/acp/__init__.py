@@ -1,6 +1,6 @@
 """The agent in an editor: a server of the Agent Client Protocol. See ``docs/acp.md``.
 
-Here is what an editor may ask, and the connection over which it does; ``updates`` turns callbacks into
+This module has the methods that an editor may call, and the connection; ``updates`` turns callbacks into
 updates, asks the person, shows calls, reads prompts, and replays transcripts. Needs the extra ``acp``."""
 
 from __future__ import annotations
@@ -60,11 +60,11 @@ __all__ = ["EditorHost", "EditorServer", "EditorView", "serve_stdio"]
 
 
 RESUME = "resume"
-"""The command that continues a turn that was left unfinished."""
+"""The command that continues an unfinished turn."""
 FAILED = -32603
-"""The code of an answer to a prompt whose turn failed."""
+"""Error code for a prompt whose turn failed."""
 FOLDERS = f"acp{OF_SESSIONS}"
-"""Under which name the store keeps the folder that each session of an editor works in."""
+"""The name under which the store keeps the working directory of each editor session."""
 MOST_LISTED = 1_000
 _COMMAND = re.compile(r"/([a-z]+)(?:\s+(\S.*))?\s*", re.DOTALL)
 
@@ -73,32 +73,32 @@ class EditorHost(Protocol):
     """The program around the server."""
 
     store: Store
-    """Where the sessions are."""
+    """The store of the sessions."""
     reads: frozenset[str]
-    """What the model reads besides text: image, audio, file."""
+    """Media types that the model reads besides text: image, audio, file."""
     commands: Mapping[str, tuple[str, str]]
-    """What a person may write after a slash: what it does, and its arguments."""
+    """Slash commands: what each does, and its arguments."""
 
     def agent(self, view: EditorView, workdir: Path, session: str | None) -> Agent:
-        """Make the agent of a session, which asks the view what it wants to know. Raises ``ConfigError``."""
+        """Create a session's agent, which asks through the view. Raises ``ConfigError``."""
         ...
 
     def obey(self, agent: Agent, command: str, words: str) -> Awaitable[str]:
-        """Do what a command says, and return an answer in words."""
+        """Run a command, and return an answer in words."""
         ...
 
 
 @dataclass(slots=True)
 class Prompt:
-    """A prompt that is being answered, and its ``turn`` once it has one."""
+    """A prompt that is being answered, and its ``turn`` once there is one."""
 
     turn: str = ""
     cancelled: asyncio.Event = field(default_factory=asyncio.Event)
 
 
 class EditorTalk:
-    """A session that an editor has open. ``stored``: the name of one that is there already. ``history``: the
-    messages of the session that this one was forked from, if it was."""
+    """A session that an editor has open. ``stored``: the name of an existing one. ``history``: the messages
+    of the session that it was forked from, if any."""
 
     def __init__(
         self,
@@ -122,14 +122,14 @@ class EditorTalk:
     # Beginning
 
     def offer(self) -> None:
-        """Tell which commands there are."""
+        """Send the available commands."""
         commands = dict(self._host.commands)
         if self._unfinished() is not None:
             commands[RESUME] = ("Continue the turn that was left unfinished", "")
         self._view.tell(update_available_commands(_command(name, *told) for name, told in commands.items()))
 
     async def replay(self) -> None:
-        """Tell what was said, and what was left unfinished."""
+        """Send the transcript, and a note on an unfinished turn."""
         for update in replay_updates(self._rows(self.id), self._view.workdir):
             self._view.tell(update)
         if (left := self._unfinished()) is not None:
@@ -144,19 +144,19 @@ class EditorTalk:
         return [Message.from_dict(row) for row in self._service.load(LOCAL, session)["messages"]]
 
     def _unfinished(self) -> Mapping[str, Any] | None:
-        """The last turn, if it has not ended."""
+        """Return the last turn if it has not ended."""
         try:
             newest = self._service.load(LOCAL, self.id)["turns"][-1:]
-        except NotFound:  # nothing was said yet
+        except NotFound:  # there was no message yet
             return None
         return next((one for one in newest if one["ended"] is None), None)
 
     # Prompts
 
     async def prompt(self, blocks: Blocks) -> PromptResponse:
-        """Answer a prompt. One that comes while a turn runs waits, goes to the model, or ends the turn, as
-        ``interrupt.second_message`` says. Raises ``RequestError`` for a turn that failed, ``FsmAgentError``
-        for a prompt that cannot be used."""
+        """Answer a prompt. One that arrives during a turn waits, goes to the model, or ends the turn, as
+        ``interrupt.second_message`` says. Raises ``RequestError`` if the turn failed, ``FsmAgentError`` if
+        the prompt cannot be used."""
         self._prompts.append(prompt := Prompt())
         try:
             return await self._answer(prompt, blocks)
@@ -167,7 +167,7 @@ class EditorTalk:
         finally:
             self._prompts.remove(prompt)
             if not self._prompts:
-                self.agent.signals.clear()  # what came too late for the turn is no word to the next one
+                self.agent.signals.clear()  # a message too late for the turn must not reach the next one
 
     async def _answer(self, prompt: Prompt, blocks: Blocks) -> PromptResponse:
         content = await asyncio.to_thread(content_of, blocks)
@@ -195,8 +195,8 @@ class EditorTalk:
             return await self._follow(prompt.turn)
 
     async def _begin(self, content: Any, resumes: bool) -> str:
-        """The turn that a prompt begins or continues. A text answers the question that the last turn waits
-        for."""
+        """Begin or continue the turn of a prompt; return its id. A text answers the question that the last
+        turn waits for."""
         left = self._unfinished()
         if left is None and resumes:
             raise ConfigError("nothing to resume: the last turn has ended", self.id)
@@ -205,7 +205,7 @@ class EditorTalk:
         question = next((one for one in waits if one.kind == "question"), None)
         if not resumes and question is None:
             return await self._start(content)
-        # what the transcript tells of a turn already is not told again
+        # do not repeat what the transcript already shows of a turn
         self._heard.setdefault(turn, f"{self._service.about(LOCAL, turn).get('moves', 0)}.0")
         if resumes or question is None:
             await self._service.resume(LOCAL, turn)
@@ -214,7 +214,7 @@ class EditorTalk:
         return turn
 
     async def _start(self, content: Any) -> str:
-        """Begin a turn. The session is stored with it: what it was forked from, and where it works."""
+        """Begin a turn, which stores the session with its origin, if forked, and its working directory."""
         given: dict[str, Any] = {"conversation_history": self._history} if self._history else {}
         turn = await self._service.start(LOCAL, content, self.id, **given)
         self._history, folder = (), str(self._view.workdir)
@@ -223,7 +223,7 @@ class EditorTalk:
         return turn
 
     async def _say(self, running: str, content: Any) -> TurnResult | None:
-        """A message while a turn runs; the result of that turn if the model has read it there."""
+        """Handle a message during a turn; return the turn's result if the model has read the message."""
         how, words = self.agent.settings.interrupt.second_message, isinstance(content, str)
         if how == "interrupt":
             await self._service.interrupt(LOCAL, running, content if words else None)
@@ -232,14 +232,14 @@ class EditorTalk:
                 await self._service.steer(LOCAL, running, content)
                 async with self._line:
                     result = await self._service.result(LOCAL, running)
-            except (Busy, TurnSuspended):  # it has just ended, or waits for the next message
+            except (Busy, TurnSuspended):  # just ended, or waiting for the next message
                 return None
             unread = [*result.pending_steer, *self.agent.signals.take_steer()]
             return None if content in unread else result
         return None
 
     async def _follow(self, turn: str) -> PromptResponse:
-        """Show what happens in a turn, and ask the person what it asks, until it has ended."""
+        """Show the events of a turn, and pass its questions to the person, until it has ended."""
         while True:
             async for one in self._service.events(LOCAL, turn, self._heard.get(turn, "")):
                 self._heard[turn] = one.id
@@ -270,11 +270,11 @@ class EditorTalk:
         answer = await self._view.approve(item, call)
         try:
             await self._service.answer(LOCAL, item.id, answer)
-        except Busy:  # it was answered elsewhere meanwhile
+        except Busy:  # answered elsewhere meanwhile
             await self._service.resume(LOCAL, turn)
 
     async def cancel(self) -> None:
-        """End the turn that runs, and the prompts that wait behind it."""
+        """End the running turn, and the prompts that wait behind it."""
         for one in self._prompts:
             one.cancelled.set()
         for one in reversed(self._prompts):
@@ -283,11 +283,11 @@ class EditorTalk:
 
     @property
     def busy(self) -> bool:
-        """Whether a prompt is being answered."""
+        """Say whether a prompt is being answered."""
         return bool(self._prompts)
 
     async def aclose(self) -> None:
-        """Let the session go."""
+        """Close the session."""
         self._view.close()
         await self.agent.aclose()
 
@@ -310,7 +310,7 @@ def _command(name: str, does: str, behind: str) -> AvailableCommand:
 
 
 REFUSED = -32602
-"""The code of an answer to what cannot be done as it was asked."""
+"""Error code for a request that cannot be performed."""
 NOT_STARTED = (
     "MCP servers that the editor named were not started: {names}. Name them in config.toml if you want them"
 )
@@ -318,7 +318,7 @@ NOT_STARTED = (
 
 @contextmanager
 def _in_one_line() -> Iterator[None]:
-    """An error of ours is an answer of one line."""
+    """Turn one of our errors into a response of one line."""
     try:
         yield
     except FsmAgentError as error:
@@ -326,7 +326,7 @@ def _in_one_line() -> Iterator[None]:
 
 
 class EditorServer:
-    """The methods of the protocol, by the names that its library gives them."""
+    """The methods of the protocol, under the names that its library gives them."""
 
     def __init__(self, host: EditorHost) -> None:
         self._host = host
@@ -334,15 +334,15 @@ class EditorServer:
         self._service = SessionService(self._agent_of, host.store, attended=True)
 
     async def open(self) -> None:
-        """Begin to run turns."""
+        """Start running turns."""
         await self._service.open()
 
     def on_connect(self, client: Client) -> None:
-        """Take the connection, over which the editor gets updates and questions."""
+        """Store the connection, over which the editor receives updates and questions."""
         self._client = client
 
     async def initialize(self, protocol_version: int, **_: Any) -> InitializeResponse:
-        """Say what there is. An editor that knows no version of ours leaves."""
+        """Return the capabilities. An editor that supports no version of ours disconnects."""
         prompts = PromptCapabilities(
             image="image" in self._host.reads, audio="audio" in self._host.reads, embedded_context=True
         )
@@ -372,7 +372,7 @@ class EditorServer:
     async def load_session(
         self, cwd: str, session_id: str, mcp_servers: Sequence[Any] | None = None, **_: Any
     ) -> LoadSessionResponse:
-        """Continue a stored session: all of it is sent before the answer."""
+        """Continue a stored session: its transcript is sent before the response."""
         with _in_one_line():
             open_now = self._not_busy(session_id)
             talk = self._open(cwd, session_id, mcp_servers)
@@ -386,7 +386,7 @@ class EditorServer:
     async def list_sessions(
         self, cwd: str | None = None, cursor: str | None = None, **_: Any
     ) -> ListSessionsResponse:
-        """List the sessions of editors, those that were used last first: of all folders, or of one."""
+        """List the sessions of editors, most recently used first: of all folders, or of one."""
         with _in_one_line():
             if cursor is not None:
                 raise ConfigError("there is no more than one page of sessions", cursor, "no cursor")
@@ -408,7 +408,7 @@ class EditorServer:
     async def fork_session(
         self, session_id: str, cwd: str, mcp_servers: Sequence[Any] | None = None, **_: Any
     ) -> ForkSessionResponse:
-        """Begin a session with the messages of a stored one, which stays as it is."""
+        """Begin a session with the messages of a stored one, which does not change."""
         with _in_one_line():
             self._not_busy(session_id)
             stored = self._service.load(LOCAL, session_id)
@@ -420,23 +420,23 @@ class EditorServer:
         return ForkSessionResponse(session_id=talk.id)
 
     async def prompt(self, session_id: str, prompt: Blocks, **_: Any) -> PromptResponse:
-        """Answer a prompt, when its turn has ended."""
+        """Answer a prompt once its turn has ended."""
         with _in_one_line():
             return await self._talk(session_id).prompt(prompt)
 
     async def cancel(self, session_id: str, **_: Any) -> None:
-        """End what runs in a session."""
+        """End the running turn of a session, and the prompts behind it."""
         if session_id in self._talks:
             await self._talks[session_id].cancel()
 
     async def aclose(self) -> None:
-        """Let all sessions go. A turn that runs is left where it is."""
+        """Close all sessions. A running turn is left where it is."""
         await self._service.aclose()
         for talk in self._talks.values():
             await talk.aclose()
 
     def _not_busy(self, session_id: str) -> EditorTalk | None:
-        """The session, if it is open. Raises ``ConfigError`` while a prompt is answered in it."""
+        """Return the session if it is open. Raises ``ConfigError`` while it answers a prompt."""
         if (open_now := self._talks.get(session_id)) is not None and open_now.busy:
             raise ConfigError("the session is busy", session_id, "one that answers no prompt")
         return open_now
@@ -470,8 +470,8 @@ class EditorServer:
 
 
 def serve_stdio(host: EditorHost) -> int:
-    """Serve one editor over standard input and output until it leaves; 0. Whatever else writes to standard
-    output comes out on standard error. Raises ``ConfigError`` when there is no editor at the other end."""
+    """Serve one editor over standard input and output until it leaves; return 0. Any other output goes to
+    standard error. Raises ``ConfigError`` if there is no editor at the other end."""
     return asyncio.run(_serve(host))
 
 
@@ -485,9 +485,9 @@ async def _serve(host: EditorHost) -> int:
             "standard input and output lead to no editor", None, "an editor that starts this command"
         ) from None
     try:
-        methods = cast(Any, server)  # those that it has not are answered as not found
-        await run_agent(methods, writer, reader, use_unstable_protocol=True)  # session/fork is
-    except AttributeError:  # what the library says of JSON that is no object
+        methods = cast(Any, server)  # missing ones are answered as not found
+        await run_agent(methods, writer, reader, use_unstable_protocol=True)  # for session/fork
+    except AttributeError:  # raised by the library for JSON that is not an object
         raise ConfigError(
             "what came on standard input is not the Agent Client Protocol", None, "an editor"
         ) from None
@@ -504,6 +504,6 @@ def _folder(cwd: str) -> Path:
 
 
 def _notice(servers: Sequence[Any] | None) -> str:
-    """What an editor names may come out of the folder that it shows: it starts no program of ours."""
+    """Return a notice that these servers, which may come from the open folder, are not started."""
     names = ", ".join(str(getattr(one, "name", "?")) for one in servers or ())
     return NOT_STARTED.format(names=names) if names else ""

@@ -1,5 +1,5 @@
-"""What is said between an editor and an agent: prompts as content of a message, stored rows as updates, and
-how a turn ended.
+"""Translates between an editor and an agent: prompts to content of a message, stored rows to updates, and
+results to stop reasons.
 """
 
 from __future__ import annotations
@@ -61,10 +61,9 @@ from fsm_agent.support.texts import clean, one_line, shorten
 from fsm_agent.toolsets.agent.todo import NAME as TODO
 
 # ----------------------------------------------------------------------------------------------------
-# What an editor is shown of a tool call: its kind, a title, the files, and what it changes.
+# A tool call as an editor shows it: its kind, a title, the files, and its changes.
 #
-# Editors read titles and texts as Markdown, so foreign text is put in code, from which nothing
-# leads out.
+# Editors read titles and texts as Markdown, so foreign text is put in code, which it cannot close.
 
 
 KINDS: Mapping[str, ToolKind] = {
@@ -77,23 +76,23 @@ KINDS: Mapping[str, ToolKind] = {
     "todo": "think", "delegate_task": "think",
     "clarify": "other", "tool_call": "other", "get_time": "other", "calculate": "other",
 }  # fmt: skip
-"""Of the built-in tools; every other one is ``other``."""
+"""Kinds of the built-in tools; every other one is ``other``."""
 TELLING = ("command", "path", "pattern", "query", "url", "goal", "question", "code", "name")
-"""Arguments that say most about a call; the first that is there is in its title."""
+"""Arguments that say most about a call; the title shows the first one present."""
 LONGEST = 20_000
-"""Characters of a result that are shown; the model gets what it always gets."""
+"""Maximum characters of a result to show; the model's copy is not affected."""
 LARGEST = 1_000_000
-"""Bytes of a file that an editor is shown the whole of, as it was before it is replaced."""
+"""Maximum bytes of a file whose old content is shown before it is replaced."""
 _TICKS = re.compile("`+")
 
 
 def kind_of(name: str) -> ToolKind:
-    """Return which of the protocol's kinds a tool is of."""
+    """Return the protocol's kind of a tool."""
     return KINDS.get(name, "other")
 
 
 def title_of(name: str, arguments: Mapping[str, Any]) -> str:
-    """Return one line: the tool, and what it is called with."""
+    """Return a one-line title: the tool, and the argument that says most."""
     told = next((arguments[one] for one in TELLING if one in arguments), "")
     words = one_line(visible(told if isinstance(told, str) else repr(told), lines=False), 120)
     tool = one_line(visible(name, lines=False), 80)
@@ -101,19 +100,19 @@ def title_of(name: str, arguments: Mapping[str, Any]) -> str:
 
 
 def inline(text: str) -> str:
-    """Return a line as code in Markdown."""
+    """Return a line as inline code in Markdown."""
     ticks = "`" * (_longest(text) + 1)
     return f"{ticks} {text} {ticks}" if text[:1] == "`" or text[-1:] == "`" else f"{ticks}{text}{ticks}"
 
 
 def code_block(text: str) -> str:
-    """Return a text as a block of code in Markdown."""
+    """Return a text as a code block in Markdown."""
     ticks = "`" * max(3, _longest(text) + 1)
     return f"{ticks}\n{text}\n{ticks}"
 
 
 def locations_of(arguments: Mapping[str, Any], workdir: Path) -> list[ToolCallLocation]:
-    """Return the file or folder that a call is about, with the line that it reads from."""
+    """Return the file or folder that a call is about, with the first line that it reads."""
     path, line = arguments.get("path"), arguments.get("start_line")
     if not isinstance(path, str) or not path:
         return []
@@ -124,8 +123,8 @@ def locations_of(arguments: Mapping[str, Any], workdir: Path) -> list[ToolCallLo
 def changes_of(
     name: str, arguments: Mapping[str, Any], workdir: Path, *, begins: bool
 ) -> list[ToolCallContentVariant]:
-    """Return the change of a file that a call makes. When it ``begins``, a file that it replaces is read as
-    it is now."""
+    """Return the file change that a call makes. If it ``begins``, the current content of a file that it
+    replaces is included."""
     match name, arguments:
         case "patch_file", {"path": str(path), "old_text": str(old), "new_text": str(new)}:
             return [tool_diff_content(clean(str(workdir / path)), clean(new), clean(old))]
@@ -136,7 +135,7 @@ def changes_of(
 
 
 def result_of_call(text: str) -> list[ToolCallContentVariant]:
-    """Return what a call brought."""
+    """Return the result of a call as content."""
     return [tool_content(text_block(code_block(shorten(clean(text), LONGEST))))] if text.strip() else []
 
 
@@ -146,7 +145,7 @@ def raw(value: Any) -> Any:
 
 
 def _text_of(workdir: Path, path: str) -> str | None:
-    """The text of a file in the working directory; ``None`` if it does not exist or cannot be shown."""
+    """Return the text of a file in the working directory; ``None`` if missing or not suitable to show."""
     try:
         root, real = workdir.resolve(), (workdir / path).resolve()
         if not real.is_relative_to(root) or not real.is_file() or real.stat().st_size > LARGEST:
@@ -200,7 +199,7 @@ STOPS: Mapping[ExitReason, StopReason | None] = {
     ExitReason.LOCAL_PROCESSING_ERROR: None,
     ExitReason.RUNTIME_CONTEXT_TOO_SMALL: None,
 }
-"""The protocol's word for the end of a turn; ``None``: the protocol has no word for it, so the prompt is
+"""The protocol's stop reason for each end of a turn. ``None``: it has no reason for it, so the prompt is
 answered with an error."""
 
 
@@ -208,7 +207,7 @@ answered with an error."""
 
 
 def content_of(blocks: Blocks) -> Any:
-    """Return a prompt as what a turn is given: text, or parts as JSON values. Raises ``ConfigError`` for a
+    """Return a prompt as content of a message: text, or parts as JSON values. Raises ``ConfigError`` for a
     part that cannot be used."""
     parts: list[str | ImagePart | AudioPart | FilePart] = []
     for block in blocks:
@@ -241,7 +240,7 @@ def _part(block: Any) -> str | ImagePart | AudioPart | FilePart:
 
 
 def _place(uri: str) -> str:
-    """A path where the address is that of a file."""
+    """Return the path of a file's address; any other address unchanged."""
     try:
         parts = urlsplit(uri)
     except ValueError:
@@ -299,7 +298,7 @@ def _call_update(call: ToolCall, result: str | None, workdir: Path) -> SessionUp
 
 
 def arguments_of(call: ToolCall) -> Mapping[str, Any]:
-    """Return the arguments of a call; none where they are no JSON object."""
+    """Return the arguments of a call; none if they are not a JSON object."""
     try:
         arguments = json.loads(call.arguments or "{}")
     except (ValueError, RecursionError):
@@ -324,7 +323,7 @@ def plan_of(result: str) -> SessionUpdate | None:
 log = logging.getLogger(__name__)
 
 EVENTS = ("stream_delta", "interim_assistant", "reasoning", "status", "event", "tool_start", "tool_complete")
-"""What is shown of a turn."""
+"""The events of a turn that are shown."""
 OPTIONS: Mapping[str, tuple[str, PermissionOptionKind]] = {
     "once": ("Allow once", "allow_once"),
     "session": ("Allow for this session", "allow_always"),
@@ -332,13 +331,13 @@ OPTIONS: Mapping[str, tuple[str, PermissionOptionKind]] = {
     "deny": ("Deny", "reject_once"),
     "never": ("Never allow", "reject_always"),
 }
-"""What a person may answer to a question, with its words and the protocol's kind."""
+"""Answers to an approval question, with their labels and the protocol's kinds."""
 NEITHER = "none"
-"""Of the choices of a question."""
+"""The option for none of a question's choices."""
 
 
 class EditorView:
-    """The view of one session. ``session_id`` is the editor's name for it. Made in the event loop of the
+    """The view of one session. ``session_id`` is the editor's name for it. Create it in the event loop of the
     connection."""
 
     def __init__(self, client: Client, workdir: Path) -> None:
@@ -347,14 +346,14 @@ class EditorView:
         self._loop = asyncio.get_running_loop()
         self._waiting: asyncio.Queue[SessionUpdate] = asyncio.Queue()
         self._sending = asyncio.ensure_future(self._send())
-        self._open: dict[str, str] = {}  # calls that were shown and have not ended, with their tools
-        self._ended: set[str] = set()  # of this turn: a turn that is continued tells of them again
-        self._saying, self._said = "", ""  # since the last boundary, and before it
+        self._open: dict[str, str] = {}  # shown calls that have not ended, with their tools
+        self._ended: set[str] = set()  # of this turn: a continued turn reports them again
+        self._saying, self._said = "", ""  # text since the last boundary, and before it
 
     # Telling
 
     def tell(self, update: SessionUpdate) -> None:
-        """Send an update behind those before it; from any thread."""
+        """Send an update after the earlier ones; from any thread."""
         self._loop.call_soon_threadsafe(self._waiting.put_nowait, update)
 
     async def settled(self) -> None:
@@ -371,19 +370,19 @@ class EditorView:
             update = await self._waiting.get()
             try:
                 await self._client.session_update(self.session_id, update)
-            except Exception as error:  # the connection is gone, or this update cannot be written down
+            except Exception as error:  # the connection is gone, or the update cannot be serialized
                 log.debug("an update was not sent: %s", error)
             finally:
                 self._waiting.task_done()
 
     def note(self, words: str) -> None:
-        """Tell a line of ours. The protocol has no word for one, so it goes among the thoughts."""
+        """Send a line of ours. The protocol has no type for one, so it is sent as a thought."""
         self.tell(update_agent_thought_text(f"\n· {clean(words)}\n"))
 
     # Events
 
     def hear(self, event: Event) -> None:
-        """Show an event of a turn, if it is one for people."""
+        """Show an event of a turn if it is meant for people."""
         if event.name in EVENTS:
             getattr(self, event.name)(*event.values)
 
@@ -396,7 +395,7 @@ class EditorView:
             self.tell(update_agent_message_text(shown))
 
     def interim_assistant(self, text: str) -> None:
-        """Send the text beside calls, unless it was sent as it came."""
+        """Send the text beside calls unless it was streamed."""
         self._rest(text)
 
     def reasoning(self, text: str) -> None:
@@ -408,7 +407,7 @@ class EditorView:
         self.note(line)
 
     def event(self, name: str, data: Mapping[str, Any]) -> None:
-        """Send what delegated tasks do."""
+        """Report what delegated tasks do."""
         match name:
             case "child:start":
                 self.note(f"task: {data['goal']}")
@@ -416,7 +415,7 @@ class EditorView:
                 self.note(f"task {data['status']}" + (f": {data['error']}" if data["error"] else ""))
 
     def tool_start(self, call_id: str, name: str, arguments: Mapping[str, Any]) -> None:
-        """Say that a call runs."""
+        """Report that a call runs."""
         if call_id in self._ended:
             return
         if call_id in self._open:
@@ -427,20 +426,20 @@ class EditorView:
     def tool_complete(
         self, call_id: str, name: str, arguments: Mapping[str, Any], result: str, status: str
     ) -> None:
-        """Say how a call ended."""
+        """Report how a call ended."""
         if call_id in self._ended:
             return
         if call_id not in self._open:
             self._show(call_id, name, arguments, asked=True)
         well = status == "ok"
-        changed = name in ("write_file", "patch_file") and well  # the change is shown already
+        changed = name in ("write_file", "patch_file") and well  # already shown
         content = None if changed else result_of_call(result if well else f"{status}: {result}")
         self._end(call_id, "completed" if well else "failed", content)
         if name == TODO and well and (plan := plan_of(result)) is not None:
             self.tell(plan)
 
     def finish(self, result: TurnResult) -> None:
-        """Say what was not said yet of a turn that has ended."""
+        """Send what is still missing of a turn that has ended."""
         for call_id in list(self._open):
             self._end(call_id, "failed", result_of_call("it was not run to its end"))
         self._ended.clear()
@@ -478,8 +477,8 @@ class EditorView:
     # Asking
 
     async def approve(self, item: Pending, call: ToolCall | None) -> str:
-        """Ask whether a call may run, and return the answer; no answer is a refusal. ``call``: as it is in
-        the transcript."""
+        """Ask whether a call may run, and return the answer; no answer is a refusal. ``call``: as in the
+        transcript."""
         name, arguments = item.tool, {} if call is None else arguments_of(call)
         if item.call not in self._open:
             self._show(item.call, name, arguments, asked=True)
@@ -503,8 +502,8 @@ class EditorView:
         return await self._choice(shown, options) or "deny"
 
     async def clarify(self, question: str, choices: Sequence[str]) -> str | None:
-        """Ask the person to choose, from any loop. ``None`` without choices: the protocol has no field to
-        write in."""
+        """Ask the person to choose, from any loop. Return ``None`` without choices: the protocol has no text
+        field."""
         asking = asyncio.run_coroutine_threadsafe(self._clarify(question, choices), self._loop)
         return await asyncio.wrap_future(asking)
 
@@ -528,7 +527,7 @@ class EditorView:
         return None if answer is None or answer == NEITHER else choices[int(answer)]
 
     async def _choice(self, shown: ToolCallUpdate, options: list[PermissionOption]) -> str | None:
-        """The option that the person took; ``None`` when none was taken, or one that was not offered."""
+        """Return the option that the person chose; ``None`` if none, or one that was not offered."""
         await self.settled()
         response = await self._client.request_permission(self.session_id, shown, options)
         outcome = response.outcome

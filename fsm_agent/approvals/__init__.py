@@ -1,2 +1,2 @@
-"""Who may say yes to what: questions and how they are shown, rules, remembered answers, the reading of
+"""Approvals: questions and how they are shown, rules, remembered answers, and the parsing of shell
 commands."""

@@ -1,9 +1,9 @@
-"""Files that act later: a program runs them or takes instructions from them without being told to.
+"""Files that act later: a program runs them or takes instructions from them unasked.
 
-A tool needs explicit approval to write one of them, whatever it may do to other files. Listed is what acts
-when a folder is entered or opened, when a shell, editor, agent or desktop starts, on a commit or push, or
-when a package manager runs. Not listed is what a person runs as the project's own code, such as
-``Makefile``, ``conftest.py`` and the scripts of ``package.json``: writing those is an agent's job."""
+A tool needs explicit approval to write one of them, whatever it may do to other files. The list contains what
+acts when a folder is entered or opened, when a shell, editor, agent or desktop starts, on a commit or push,
+or when a package manager runs. It omits what a person runs as the project's own code, such as ``Makefile``,
+``conftest.py`` and the scripts of ``package.json``: writing those is an agent's job."""
 
 from __future__ import annotations
 
@@ -123,7 +123,7 @@ ACTING_FILES: tuple[ActingFiles, ...] = (
     )),
     ActingFiles("is found before other commands of the same name", (".local/bin/**",)),
 )  # fmt: skip
-"""By their effect. Nothing of ``.git`` is listed, because no tool of ours writes into it."""
+"""Grouped by effect. ``.git`` is not listed because no tool of this package writes into it."""
 OF_THE_ACCOUNT = "is in a hidden folder or file of your account, where programs keep what they obey"
 
 
@@ -142,7 +142,7 @@ def acts_later(path: str, workdir: str, home: str | None = None) -> str:
 
 
 def acting_reason(plain: str) -> str:
-    """Return how a file acts later, by its path as ``as_names`` gives it; empty for one that does not."""
+    """Return how a file acts later, given its path normalized by ``as_names``; empty if it does not."""
     return next((row.reason for row in ACTING_FILES if row.has(plain)), "")
 
 
@@ -191,7 +191,7 @@ def _links_in(folder: str, real: str) -> Iterator[str]:
                         yield entry.path + real[len(target) :]
                 elif number is not None and entry.inode() == number and os.path.samefile(entry.path, real):
                     yield entry.path
-    except OSError:  # no such folder, or one that cannot be read
+    except OSError:  # missing or unreadable
         return
 
 

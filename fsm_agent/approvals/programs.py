@@ -1,5 +1,5 @@
-"""What the command reader knows about programs: here, those that run their words; in ``programs.txt``,
-those that only read, and the options that write files or run something.
+"""The command reader's tables of programs: here, those that run their arguments; in ``programs.txt``, those
+that only read, and the options that write files or run something.
 
 Nothing is assumed about a program that is not listed; a user's pattern may allow it."""
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def names(text: str) -> frozenset[str]:
-    """Split a list of words, which reads better than a set of quoted ones."""
+    """Split a string into a set of words, which reads better than a set of quoted ones."""
     return frozenset(text.split())
 
 
@@ -31,7 +31,7 @@ VERSIONED = {
     **dict.fromkeys(names("node perl make"), names("--version -v")),
     "java": names("--version -version"),
 }
-"""Programs that, with this word alone, print their version and read nothing of the folder before they do.
+"""Programs that, with this word alone, print their version and read nothing from the folder first.
 
 Not listed, because a file in the folder decides what runs: ``cargo`` and ``rustc``
 (``rust-toolchain.toml``), ``yarn`` (``yarnPath``), ``npm`` and ``pnpm`` (``packageManager``, by corepack),
@@ -88,7 +88,7 @@ class Wrapper:
     def program(self, words: Sequence[str], at: int) -> int | None:
         """Return the index of the program, searching from ``at``; ``None`` after an unknown option."""
         if words[at - 1] == "command" and words[at : at + 1] in (["-v"], ["-V"]):
-            return len(words)  # where is it?
+            return len(words)  # only looks a program up
         while at < len(words) and words[at][:1] == "-":
             option = words[at]
             at += 1
@@ -168,7 +168,7 @@ def is_run_variable(name: str) -> bool:
 
 
 def base_name(word: str) -> str:
-    """Return the program of a path; the paths of commands are POSIX paths everywhere."""
+    """Return the program name in a path. Command paths are POSIX paths on every platform."""
     return posixpath.basename(word)
 
 
@@ -415,7 +415,7 @@ class ProgramReader(WordReader):
         """Read a line contained in a word."""
 
     def _run(self, words: Sequence[Word], piped: bool) -> None:
-        while words and words[0] == Word("", "open"):  # a variable that is not set leaves nothing
+        while words and words[0] == Word("", "open"):  # an unset variable expands to nothing
             self._miss("a program that the text does not name")
             words = words[1:]
         if not words:

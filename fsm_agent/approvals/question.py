@@ -27,22 +27,22 @@ from fsm_agent.support.texts import escape
 # =============================  =========================================================================
 # shown                          means
 # =============================  =========================================================================
-# ``\x1b`` ``\u202e`` …          the character with this number: one that steers, hides or looks like a blank,
+# ``\x1b`` ``\u202e`` …          the character with this number: it controls, is invisible or looks blank,
 #                                or a letter that a screen would move to another place
 # ``\x20⟨5,000 times⟩``          that character 5,000 times in a row
-# ``↵`` and a new line           a new line
+# ``↵`` and a new line           a newline
 # ``⇥`` and three blanks         a tab
 # anything else                  itself; a backslash that would be read as an escape is shown as ``\x5c``
 # =============================  =========================================================================
 #
 # Nothing is ever left out: the person who decides whether something may run has to see all of it.
 #
-# A question displays exactly one call. Deleting what could steer a terminal also deleted commands. The
-# display is reversible instead: escapes for every character that steers, hides, or looks like a blank; `\x5c`
-# only for a backslash that would read as an escape; foreign text only behind a gutter, so it cannot imitate
-# the question. Nothing is cut or masked. Runs of 40 or more blanks, newlines, or invisible characters are
-# counted. Right-to-left letters become escapes where a screen would reorder them. A pattern that does not
-# match this tool, or cannot be stored, is not offered. Not covered: look-alike letters.
+# A question displays exactly one call. Deleting what could control a terminal also deleted commands. The
+# display is reversible instead: escapes for every character that controls, is invisible, or looks like a
+# blank; `\x5c` only for a backslash that would read as an escape; foreign text only behind a gutter, so it
+# cannot imitate the question. Nothing is cut or masked. Runs of 40 or more blanks, newlines, or invisible
+# characters are counted. Right-to-left letters become escapes where a screen would reorder them. A pattern
+# that does not match this tool, or cannot be stored, is not offered. Not covered: look-alike letters.
 
 
 NEWLINE, TAB = "↵", "⇥"
@@ -74,7 +74,7 @@ _LOOKED_AT = re.compile(
     rf"(?P<run>(?P<one>[ \n\t]|[^ -~])(?P=one){{{MANY - 1},}})|(?P<end> )(?=\n|\Z)|\\+|[^ -~]"
 )
 _AN_ESCAPE = re.compile(rf"{_CODE}| (?:\n|\Z)| {{{MANY}}}|[^ -~\n\t]|(?P<one>[\n\t])(?P=one){{{MANY - 1}}}")
-"""What is, or may be, shown as an escape or looks like one behind a backslash."""
+"""Matches what is or may be shown as an escape, or looks like one after a backslash."""
 ESCAPE = re.compile(rf"\\{_CODE}(?:⟨[0-9,]+ times⟩)?")
 """An escape in visible text."""
 _SHOWN = re.compile(
@@ -84,8 +84,8 @@ _SHOWN = re.compile(
 
 
 def visible(text: str, encoding: str = "utf-8", *, lines: bool = True) -> str:
-    """Return a text as a person sees it. ``encoding``: characters that it lacks are escaped too. Without
-    ``lines`` it is one line."""
+    """Return the visible form of a text. Characters that ``encoding`` lacks are escaped, too. Without
+    ``lines`` the result is one line."""
     return _LOOKED_AT.sub(
         _Look(encoding, lines, _carries("".join(_MARKS), encoding), _reordered_positions(text)), text
     )
@@ -291,9 +291,9 @@ class QuestionPart:
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """May this call run? ``task``: the delegated task it belongs to, ``why``: the reason to ask, ``where``:
-    its sandbox; each may be empty. ``remembered``: the pattern of a lasting answer, empty when only "once"
-    and "deny" may be offered. ``characters`` and ``lines`` count all values."""
+    """Asks whether a call may run. ``task``: the delegated task it belongs to, ``why``: the reason to ask,
+    ``where``: its sandbox; each may be empty. ``remembered``: the pattern of a lasting answer, empty when
+    only "once" and "deny" may be offered. ``characters`` and ``lines`` count all values."""
 
     name: str
     task: str
@@ -306,7 +306,7 @@ class Question:
 
     @classmethod
     def of(cls, request: AskApproval | RunTool, encoding: str = "utf-8") -> Question:
-        """``encoding``: characters that it lacks are escaped."""
+        """Build the question for a request. Characters that ``encoding`` lacks are escaped."""
         values = list(_values(request.arguments))
         parts = tuple(QuestionPart(place, visible(text, encoding), words) for place, text, words in values)
         task = why = where = pattern = ""

@@ -278,7 +278,7 @@ def below(folder: str, root: str) -> str:
         if seen > MOST_ENTRIES:
             return f"{folder} has more than {MOST_ENTRIES:,} files, any of which may hold keys"
         near = os.path.relpath(place, root)
-        whole = _kind(f"{near}/x") != ""  # a folder of which all counts
+        whole = _kind(f"{near}/x") != ""  # every file of such a folder counts
         for name in files:
             if (whole or plain_name(name) in _LAST) and (reason := holds_keys(f"{near}/{name}", root)):
                 return reason
@@ -352,7 +352,7 @@ class ReaderFolder:
         return named or self._why_search(name, [word.text for word in words])
 
     def why_not_shown(self, word: Word) -> str:
-        """Why a file that a word may name is not shown unasked."""
+        """Return why showing a file that the word may name needs approval; empty when it does not."""
         for value in {*values_in(word.text), *word.text.split(":")} - {"", "/dev/null"}:
             wild = word.kind != "exact" and re.search(r"[*?[]", value)
             for path in matching_paths(value, self.workdir) if wild else (value,):
@@ -361,8 +361,8 @@ class ReaderFolder:
         return ""
 
     def inside(self, name: str, words: Sequence[Word]) -> bool:
-        """Does none of the words of a program name a place outside the working directory? By the name alone:
-        it does not matter what is there now."""
+        """Say whether no word of a program names a place outside the working directory. Only the name counts,
+        whatever is there now."""
         if name in _OPENS_NOTHING:
             words = [word for word in words if word.kind != "exact"]
         if name in _SCRIPTED:
@@ -371,8 +371,8 @@ class ReaderFolder:
         return all(self.is_inside(word.text) for word in words)
 
     def is_inside(self, word: str) -> bool:
-        """Does a word name no file outside the working directory? Its value may follow an option's letter or
-        ``=``."""
+        """Say whether a word names no file outside the working directory. Its value may follow an option's
+        letter or ``=``."""
         for value in {*values_in(word)} - {"", "/dev/null"}:
             plain, *wild = re.split(r"[*?[]", os.path.expanduser(value), maxsplit=1)
             if not self._holds(os.path.dirname(plain) if wild else plain):
@@ -384,7 +384,7 @@ class ReaderFolder:
         return os.path.commonpath((self.workdir, real)) == self.workdir
 
     def _found(self, name: str) -> str:
-        """Why the file that runs under a name is not one of the system."""
+        """Return why the file that runs under a name is not a system program, else an empty text."""
         if name in BUILTINS:
             return ""
         home = os.path.realpath(os.path.expanduser("~"))

@@ -15,15 +15,15 @@ one blank between them and quoted only where they have to be. It allows one simp
 understood, and no option that makes it write elsewhere or run something, unless the pattern spells the
 option; commands that only read may surround it when they are allowed too. It forbids a line in which any
 command fits, behind ``sudo``, paths, quotes and assignments too. Shell text can be disguised in endless ways,
-so a forbidden command is a rule for honest models and no wall: what is not allowed needs approval.
+so a forbidden command is a rule for honest models, not a wall: what is not allowed needs approval.
 """
 
-# A command that is not understood asks. tree-sitter's bash grammar parses a line, and only a short list of
-# its nodes counts as understood. An editor grammar is lenient where a shell is not, so whatever lies between
-# two nodes must also be blank to a shell. Everything else asks and is never remembered. For denials, what it
-# runs is still guessed: a guess may see too much, and allows nothing. A line with more than 1,000 brackets
-# and pipes is split by separators alone, because ambiguous grammars can take quadratic time. Hard lines do
-# not look into encodings, scripts, or interpreter code: an endless list only looks like a wall.
+# A command that is not understood needs approval. tree-sitter's bash grammar parses a line, and only a short
+# list of its nodes counts as understood. An editor grammar is lenient where a shell is not, so whatever lies
+# between two nodes must also be blank to a shell. Everything else needs approval and is never remembered. For
+# denials, its programs are still guessed: a guess may see too much, and allows nothing. A line with more than
+# 1,000 brackets and pipes is split by separators alone, because ambiguous grammars can take quadratic time.
+# Hard lines do not look into encodings, scripts, or interpreter code: an endless list only looks like a wall.
 
 # Allow narrowly, forbid widely. A remembered approval covers this command or path unless the person names a
 # wider pattern. A wildcard allows one simple command in the working directory, combined only with read-only
@@ -143,7 +143,7 @@ class Asked:
         others = {
             name for name, value in arguments.items() if name not in lines and value not in (None, "", ".")
         }
-        plain = others <= HARMLESS and len(lines) == 1  # of two lines either may count
+        plain = others <= HARMLESS and len(lines) == 1  # of two lines, either may be the one that runs
         command = "\n".join(lines.values()) or None
         return cls(
             tool,
@@ -353,7 +353,7 @@ def _pattern_regex(pattern: str) -> str:
     )
 
 
-# Permissions and denials that people gave for good or for a session, stored in a home as patterns.
+# Permanent and session-wide permissions and denials, stored in a home as patterns.
 #
 # ``fsm-agent approvals list`` shows them and ``approvals remove`` removes one; a running agent reads them
 # at each call. An answer for a session holds in it and in the sessions that continue it after a compaction,
@@ -365,8 +365,8 @@ Verdict = Literal["allow", "deny"]
 
 @dataclass(frozen=True, slots=True)
 class Grant:
-    """``at`` in seconds since the epoch. ``session`` and ``workdir`` are empty for an answer that holds for
-    good."""
+    """A stored verdict. ``at``: seconds since the epoch. ``session`` and ``workdir`` are empty for a
+    permanent one."""
 
     pattern: Pattern
     verdict: Verdict
@@ -383,7 +383,7 @@ class Grants:
         self._database, self._now = database, now
 
     def all(self) -> list[Grant]:
-        """Return those that hold for good, oldest first."""
+        """Return the permanent ones, oldest first."""
         with self._database().reading() as c:
             rows = c.execute(
                 "SELECT pattern, verdict, at FROM grants WHERE scope = 'always' ORDER BY at, pattern"
@@ -413,7 +413,7 @@ class Grants:
             ]
 
     def add(self, pattern: str, verdict: Verdict) -> None:
-        """Store a verdict for good; it replaces an earlier one on the same pattern."""
+        """Store a permanent verdict, replacing an earlier one on the same pattern."""
         read = Pattern.of(pattern)
         values = (read.text, read.tool, verdict, self._now())
         self._database().write(
@@ -428,7 +428,7 @@ class Grants:
         )
 
     def add_for(self, session: str, workdir: str, pattern: str, verdict: Verdict) -> None:
-        """Store a verdict for a session in the store, in this directory."""
+        """Store a verdict for a session and this directory."""
         values = (session, Pattern.of(pattern).text, verdict, workdir, self._now())
         self._database().write(
             lambda c: (

@@ -2,8 +2,8 @@
 
 The first of these that has an answer decides: hard lines (never); a denial in the settings or for good; a
 blocking ``before_tool`` callback; a permission in the settings, for good, or for this session; an approving
-``before_tool`` callback; a person. Any error on the way means no. A call that writes a file which acts
-later (``acting_files``) needs a pattern that names the file to be allowed for longer than once. A call that
+``before_tool`` callback; a person. Any error denies the call. A call that writes a file which acts
+later (``acting_files``) needs a pattern that names the file to be allowed more than once. A call that
 stays in a strict enough sandbox (``sandbox.policy``) needs no approval unless a rule requires it; for a
 call that leaves its sandbox, approvals of the tool as a whole do not count. For an imported turn no earlier
 permission counts (``for_imported``)."""
@@ -196,7 +196,7 @@ HOOK = "before_tool"
 
 
 class Approvals:
-    """Fails closed: no callback, no answer in time, an unknown answer or an error mean no (APPR-01..09).
+    """Fails closed: no callback, no answer in time, an unknown answer, and an error all deny (APPR-01..09).
 
     ``rules`` are read once: no tool and no change of the environment affects them later. Raises
     ``ConfigError`` for a malformed pattern."""
@@ -269,8 +269,8 @@ class Approvals:
         outside: Collection[str] = (),
         confinements: Mapping[str, Confinement] = MappingProxyType({}),
     ) -> tuple[ToolSpec, ...]:
-        """Return the tools of a turn, marked to ask where the rules concern them. ``outside``: names of
-        tools that reach beyond this machine. ``confinements``: sandboxes by tool name."""
+        """Return a turn's tools, marked as asking where a rule applies. ``outside``: names of tools that
+        reach beyond this machine. ``confinements``: sandboxes by tool name."""
         try:
             denied = [
                 *self._denied,
@@ -290,8 +290,8 @@ class Approvals:
         return tool.approval == "never" and (ruled or forbidden or self._suspected(tool) or _writes(tool))
 
     def _suspected(self, tool: ToolSpec) -> bool:
-        """Say whether an imported call needs approval though an own one does not. Fetching a page informs
-        its server."""
+        """Say whether a tool needs approval because the turn was imported. Fetching a page informs its
+        server."""
         return self._imported and (tool.effect != "pure" or tool.name in self._outside)
 
     async def ask(
@@ -301,9 +301,9 @@ class Approvals:
         session: str = "",
         waiting: Waiting | None = None,
     ) -> Approval | NotYet:
-        """``session``: where a "session" answer is kept; without one, this agent keeps it. ``waiting``: for
-        a turn that may be suspended; a stored answer to exactly this question is used, else a person is
-        asked."""
+        """Return the answer to a request, or ``NotYet``. ``session``: where a "session" answer is kept; if
+        empty, this agent keeps it. ``waiting``: for a turn that may be suspended; a stored answer to exactly
+        this question is used, else a person is asked."""
         call = await in_daemon_thread(
             self._call, request.name, request.arguments
         )  # a long command takes a while
@@ -328,7 +328,7 @@ class Approvals:
         turnstile = self._turnstiles.setdefault(asyncio.get_running_loop(), asyncio.Lock())
         finish, _ = await self._wait_for(
             turnstile.acquire(), interrupted, limited=False
-        )  # the time of a question begins when it is asked
+        )  # the time limit starts when the question is asked
         if finish != "done":
             return Approval(False, "interrupted", interrupted=True)
         try:
@@ -369,7 +369,7 @@ class Approvals:
         if not self._imported and (self._rules.bypass or (policy == "allow" and not leaves)):
             return Approval(True, "allowed by the settings")
         allowing = [one for one in self._allowing(remembered) if one.exact or not (why or leaves)]
-        if await in_daemon_thread(allows, allowing, call, self._workdir):  # it looks at the folder
+        if await in_daemon_thread(allows, allowing, call, self._workdir):  # reads the folder
             return Approval(True, "approved before", "session")
         walled = confinement is not None and confinement.frees(call.arguments)
         if walled and not self._imported and policy != "ask":
@@ -386,8 +386,8 @@ class Approvals:
         return [*self._grants.all(), *(self._grants.of_session(session, self._workdir) if session else ())]
 
     def _own(self, tool: str, why: str) -> Approval | None:
-        """Allow a tool that is only checked because some of its calls touch sensitive files, when this one
-        does not."""
+        """Allow a call of a tool that is checked only for its calls on sensitive files, if this is not
+        one."""
         spec = self._specs.get(tool)
         ruled = self._rules.policy.get(tool) == "ask"
         free = spec is not None and spec.approval == "never" and not (ruled or why or self._suspected(spec))
@@ -437,7 +437,7 @@ class Approvals:
             self._session.append(pattern)
 
     async def before(self, name: str, arguments: Mapping[str, Any], interrupted: asyncio.Event) -> str:
-        """For a call that needs no approval: return why a ``before_tool`` callback blocks it, or nothing."""
+        """Return why a ``before_tool`` callback blocks a call that needs no approval, if any."""
         said = await self._hook(name, arguments, interrupted)
         return said.reason if said is not None and not said.granted else ""
 
@@ -541,7 +541,7 @@ def _read_hook(answer: Any) -> Approval | None:
 
 class Admission:
     """The calls of one turn that may run: those of tools that need no approval, and those approved while
-    this process ran the turn; each yes admits one call once. Kept in memory only, so that stored data
+    this process ran the turn; each approval admits one call. Kept in memory only, so that stored data
     cannot add a call."""
 
     def __init__(self) -> None:

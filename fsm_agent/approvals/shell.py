@@ -142,7 +142,7 @@ class _Reader(ProgramReader):
             case "list":
                 later: list[Node] = []
                 first = node
-                while first.type == "list":  # it leans to the left, as deep as it is long
+                while first.type == "list":  # left-recursive: as deep as the line is long
                     first, *rest = self._parts(first)
                     later += reversed(rest)
                 for part in (first, *reversed(later)):
@@ -244,7 +244,7 @@ class _Reader(ProgramReader):
         more: list[Word] = []
         for part in self._parts(node, _BLANK):
             if part.type == "file_redirect":
-                more += self._redirect(part)  # the words behind its file are the command's
+                more += self._redirect(part)  # the words after its file belong to the command
             elif part.type.endswith("_redirect"):
                 self._miss(part.type.replace("_", " "))
                 self._inside(part)
@@ -319,7 +319,7 @@ def _rough_words(text: str) -> list[str]:
     lexer.whitespace_split, lexer.commenters = True, ""
     try:
         return list(lexer)
-    except ValueError:  # a quote without its partner
+    except ValueError:  # an unmatched quote
         return re.sub(r"[\"']", " ", _SEPARATOR.sub(r" ; ", text)).split()
 
 
@@ -328,8 +328,8 @@ def _rough_words(text: str) -> list[str]:
 # directory, or would wait for a password that cannot be entered. Pure.
 #
 # This is a seat belt, not a wall: it prevents blunders that a tired person would approve. It looks through
-# quotes, variables, wrappers such as ``sudo``, and nested shells; a program that hides what it does gets
-# through, and a person decides about it as about every other command. A program's name alone never triggers a
+# quotes, variables, wrappers such as ``sudo``, and nested shells. A program that hides what it does gets
+# through; a person decides on it as on every other command. A program's name alone never triggers a
 # hard line: its operand must be a system folder, the home directory or a disk.
 
 

@@ -7,12 +7,12 @@ import sys
 from collections.abc import Sequence
 
 SELDOM = 200_000
-"""Objects made between two runs of the garbage collector. A command makes half as many and keeps them;
-searching them again and again would take a fifth of its first second."""
+"""Allocations between two garbage collections. A command makes half as many and keeps them; scanning them
+repeatedly would take a fifth of its first second."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run a command and return its exit code: 0 completed, 1 failed, 2 wrong use, 3 partial, 130
+    """Run a command and return its exit code: 0 completed, 1 failed, 2 wrong use, 3 partial, 4 suspended, 130
     interrupted."""
     words = list(sys.argv[1:] if arguments is None else arguments)
     if words == ["--version"]:  # needs no parser

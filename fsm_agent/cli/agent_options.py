@@ -1,4 +1,4 @@
-"""Settings, telemetry and the arguments of an agent, made of the options of a command line."""
+"""Settings, telemetry and options of an agent, built from the options of a command line."""
 
 from __future__ import annotations
 
@@ -24,14 +24,15 @@ MISSING = "fsm-agent: {name} is set, but nothing is sent: {needs}"
 
 
 def let_report(settings: Settings) -> None:
-    """Let the agents that a program of the user's makes report to OpenTelemetry. Raises ``ConfigError``."""
+    """Let agents of the user's program report to OpenTelemetry if it is configured. Raises
+    ``ConfigError``."""
     if telemetry_of(settings):
         os.environ.setdefault(f"{ENV_PREFIX}TELEMETRY__ENABLED", "true")
 
 
 def telemetry_of(settings: Settings) -> bool | None:
-    """Whether turns are reported to OpenTelemetry, with the exporters set up for it; ``None`` for what the
-    settings say. Raises ``ConfigError`` for a protocol that is not spoken."""
+    """Set up the exporters of OpenTelemetry, and return whether turns are reported; ``None`` leaves it to the
+    settings. Raises ``ConfigError`` for an unsupported protocol."""
     if settings.telemetry.enabled is False or os.environ.get("OTEL_SDK_DISABLED", "").lower() == "true":
         return False
     name = next((one for one in os.environ if one.startswith(STARTS) and one.endswith(ENDS)), "")
@@ -49,19 +50,19 @@ def telemetry_of(settings: Settings) -> bool | None:
 
 
 def agent_of(given: CliOptions, callbacks: object) -> tuple[Agent, Choice]:
-    """The agent, and the model that was chosen with the reason why. Raises ``ConfigError``."""
+    """Return the agent, and the chosen model with the reason for the choice. Raises ``ConfigError``."""
     options, choice = options_of(given, callbacks)
     return Agent.of(options), choice
 
 
 def options_of(given: CliOptions, callbacks: object) -> tuple[AgentOptions, Choice]:
-    """What ``agent_of`` makes the agent with, and the model that was chosen. Raises ``ConfigError``."""
+    """Return the options for ``agent_of``, and the chosen model. Raises ``ConfigError``."""
     home = home_of(given.home, os.environ)
     config = config_of(home)
     settings = settings_of(_limit_settings(given), given.max_iterations, config.settings)
     plain = settings.credential.plain_http
     choice = config.chooser(given.model, given.base_url, given.api_key, plain_http=plain)
-    if given.yes:  # of children too
+    if given.yes:  # applies to children, too
         settings = settings.model_copy(
             update={"delegation": settings.delegation.model_copy(update={"approvals": "ask"})}
         )
@@ -86,13 +87,13 @@ def options_of(given: CliOptions, callbacks: object) -> tuple[AgentOptions, Choi
 
 
 def _sides(config: Config) -> list[str]:
-    """Toolsets that ask another model, where the config file has models for that."""
+    """Return the toolsets that query another model, if the config file has models for them."""
     models = by_task(config.auxiliary)
     return [name for name, task in (("ask", "web"), ("vision", "vision")) if models[task]]
 
 
 def _limit_settings(given: CliOptions) -> list[str]:
-    """The ``name=value`` texts with the limits of a turn and its children behind them."""
+    """Return the ``name=value`` texts, followed by the limits of a turn and its children."""
     limits = {"usd": given.max_cost, "tokens": given.max_tokens, "seconds": given.max_seconds}.items()
     return [*given.sets, *(f"limits.tree.{name}={value}" for name, value in limits if value is not None)]
 
@@ -100,8 +101,8 @@ def _limit_settings(given: CliOptions) -> list[str]:
 def settings_of(
     sets: Sequence[str], max_iterations: int | None = None, file: Mapping[str, Any] | None = None
 ) -> Settings:
-    """Settings from ``nested.name=value`` texts, over ``file``, the settings of the config file. Variables
-    of the environment that look like settings and are none get a line each."""
+    """Build settings from ``nested.name=value`` texts, over ``file``, the settings of the config file. Print
+    a line for each environment variable that looks like a setting but is not one."""
     for name in unknown_variables():
         print(f"fsm-agent: {about_unknown(name)}", file=sys.stderr)
     values = nest_settings(sets)
@@ -113,8 +114,8 @@ def settings_of(
 def settings_for(
     home: str | None, sets: Sequence[str] = (), database_url: str | None = None, **dispatch: object
 ) -> Settings:
-    """The settings of a home with what a command line says: ``NAME=VALUE`` texts, the address of the
-    database, and values of the group ``dispatch`` by name, ``None`` for those that were not given. Raises
+    """Return the settings of a home, overridden by a command line: ``NAME=VALUE`` texts, the address of the
+    database, and values of the group ``dispatch`` by name, ``None`` for omitted ones. Raises
     ``ConfigError``."""
     given = [f"dispatch.{name}={value}" for name, value in dispatch.items() if value is not None]
     given += [] if database_url is None else [f"store.database_url={database_url}"]

@@ -1,4 +1,4 @@
-"""The program: its commands by name, each loaded when it runs or shows its help, and the way in and out.
+"""The program: its commands by name, each loaded when it runs or shows its help, its entry, and its exit.
 
 Wrong use is one line on standard error and exit code 2, never a traceback."""
 
@@ -349,7 +349,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except (KeyboardInterrupt, typer.Abort):
         return INTERRUPTED
     except BrokenPipeError:
-        # without this, Python complains once more when it ends
+        # otherwise Python complains again at exit
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return FAILED
     except _UsageError as error:
@@ -366,7 +366,7 @@ def _installed_commands() -> Mapping[str, Any]:
 
 
 def extension_commands(name: str) -> typer.Typer | None:
-    """The commands of an installed extension, which is loaded only when it is called by its name."""
+    """Return the commands of an installed extension, which is loaded only when it is called by its name."""
     if not name or name.startswith("-") or name not in _installed_commands():
         return None
     from fsm_agent.extension import load_extension
@@ -382,7 +382,7 @@ def extension_commands(name: str) -> typer.Typer | None:
 
 
 def _send_telemetry() -> None:
-    """Send the rest at the end of a command, and print what could not be sent."""
+    """Send the remaining telemetry at the end of a command, and print a failure."""
     export = sys.modules.get("fsm_agent.telemetry.export")
     if export is not None and (trouble := export.finish()):
         print(f"fsm-agent: {trouble}", file=sys.stderr)
@@ -397,17 +397,17 @@ def _complain(message: str, code: int = USAGE) -> int:
     return code
 
 
-# The parser's own errors, in the form of all others: what, given, allowed.
+# The parser's own errors, in the common form: what, given, allowed.
 
 
 _EXTRA = re.compile(r"Got unexpected extra argument\S* \((.*)\)", re.DOTALL)
 _EXPECTED = re.compile(r"Input should be (.+?)(?:, unable to .*)?$", re.DOTALL)
 _BRACES = re.compile(r"\{(\w+)\}")
-"""What the parser puts around the names of required arguments."""
+"""The parser's marks around the names of required arguments."""
 
 
 def usage_error(error: Any, words: Sequence[str]) -> str:
-    """Return the line for an ``error`` of the parser in the command line ``words``."""
+    """Return the line for a parser's ``error`` in the command line ``words``."""
     return str(_config_error(error, words) or error.format_message())
 
 
@@ -442,12 +442,12 @@ def _config_error(error: Any, words: Sequence[str]) -> ConfigError | None:
 
 
 def _form(context: Any) -> str:
-    """The command with its arguments on one line."""
+    """Return the command with its arguments on one line."""
     return " ".join(_BRACES.sub(r"\1", context.get_usage().removeprefix("Usage: ")).split())
 
 
 def _name(parameter: Any) -> str:
-    """What a person types for the parameter."""
+    """Return the parameter as a person types it."""
     if parameter.param_type_name == "option":
         return str(max(parameter.opts, key=len))
     return str(parameter.metavar or parameter.name.upper())

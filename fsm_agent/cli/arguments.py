@@ -1,4 +1,4 @@
-"""What texts on the command line mean: tables (the turn's, or one of the user's own), settings, values."""
+"""Parses texts on the command line: tables (the turn's, or one of the user's own), settings, values."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from fsm_agent.tools import Tool, as_tool
 
 
 def table_of(name: str | None) -> Table:
-    """The turn's table, ``module:attribute``, looked for in the current directory first, or a file with a
-    table or a machine of another engine."""
+    """Return a table: the turn's by default, ``module:attribute``, looked up in the current directory first,
+    or that of a file, which may hold a machine of another engine."""
     if name is None:
         return TURN
     if name.endswith((".json", ".scxml")):
@@ -30,7 +30,7 @@ def table_of(name: str | None) -> Table:
 
 
 def tools_of(names: Sequence[str]) -> list[Tool]:
-    """The tools that each ``module:attribute`` is, or lists. Raises ``ConfigError``."""
+    """Return the tools that each ``module:attribute`` is, or lists. Raises ``ConfigError``."""
     found = [
         attribute_of(name, "the tool", "module:attribute of a tool, or of a list of tools") for name in names
     ]
@@ -40,8 +40,8 @@ def tools_of(names: Sequence[str]) -> list[Tool]:
 
 
 def attribute_of(name: str, what: str = "the table", allowed: str = "module:attribute of a Table") -> object:
-    """What ``module:attribute`` is. Raises ``ConfigError`` when ``what`` cannot be loaded, ``TableError`` for
-    a wrong table."""
+    """Return the value of ``module:attribute``. Raises ``ConfigError`` if ``what`` cannot be loaded,
+    ``TableError`` for an invalid table."""
     module, _, attribute = name.partition(":")
     if "" not in sys.path:
         sys.path.insert(0, "")
@@ -49,13 +49,13 @@ def attribute_of(name: str, what: str = "the table", allowed: str = "module:attr
         return getattr(import_module(module), attribute)
     except TableError:
         raise
-    except Exception as error:  # a module of the user's may raise anything
+    except Exception as error:  # the user's module may raise anything
         raise ConfigError(f"{what} cannot be loaded ({error})", name, allowed) from error
 
 
 def nest_settings(sets: Sequence[str]) -> dict[str, Any]:
-    """The mapping that ``nested.name=value`` texts describe. Raises ``ConfigError`` for a text that is not of
-    this form."""
+    """Return the mapping that ``nested.name=value`` texts describe. Raises ``ConfigError`` for a malformed
+    text."""
     values: dict[str, Any] = {}
     for text in sets:
         name, equals, value = text.partition("=")
@@ -74,8 +74,8 @@ def nest_settings(sets: Sequence[str]) -> dict[str, Any]:
 
 
 def value_of(text: str, setting: str = "") -> Any:
-    """What a text on the command line, or of a tool's arguments, means: JSON where it can be read as such,
-    else itself; for a setting that is a text, ``3.13`` and ``true`` are texts."""
+    """Parse a text on the command line, or of a tool's arguments: as JSON if it can be read as such, else as
+    itself. For a setting that is a text, ``3.13`` and ``true`` are texts."""
     try:
         value = json.loads(text)
     except (ValueError, RecursionError):

@@ -1,5 +1,5 @@
-"""``fsm-agent backtest``: what recorded turns would have done under a change, and with ``--live`` what a
-model answers where a recording ends: what that costs at most, the question, the forks."""
+"""``fsm-agent backtest``: what recorded turns would have done under a change; and ``--live``, where a model
+continues at the end of a recording: the maximum cost, the question, the forks."""
 
 from __future__ import annotations
 
@@ -175,7 +175,7 @@ def backtest(
 
 
 def _share(text: str) -> Callable[[int], float]:
-    """The number that ``N`` or ``N%`` is, of a number of turns. Raises ``ConfigError``."""
+    """Parse ``N`` or ``N%``; return its value for a number of turns. Raises ``ConfigError``."""
     number = text.removesuffix("%")
     try:
         value = float(number)
@@ -222,7 +222,7 @@ def _machine(spec: str | None) -> Machine | None:
 
 @contextmanager
 def _states(spec: str | None) -> Iterator[Path | None]:
-    """The folder in which ``fsm_agent_states`` is."""
+    """Yield the folder that contains ``fsm_agent_states``."""
     if spec is None:
         yield None
         return
@@ -242,7 +242,7 @@ def _sources(
     exit: str | None,
     days: float | None,
 ) -> list[Backtest]:
-    """The recorded turns that the command line names. Raises ``ConfigError`` where there are none."""
+    """Return the recorded turns that the command line selects. Raises ``ConfigError`` if there are none."""
     if files:
         if session or exit or days is not None:
             raise ConfigError("--session, --exit and --days choose turns of a home", files[0], "no file")
@@ -285,8 +285,8 @@ def _judge_all(
 def _verdict_file(
     path: str | None, change: str
 ) -> Iterator[tuple[dict[str, Verdict], Callable[[Verdict], None]]]:
-    """The verdicts that a file has, and what writes another one: a line of JSON each, after one that says of
-    which change they are. Raises ``ConfigError`` for the file of another change."""
+    """Yield the verdicts in a file, and a function that appends one: one JSON value per line, after a first
+    line that identifies the change. Raises ``ConfigError`` for the file of another change."""
     if path is None:
         yield {}, lambda verdict: None
         return
@@ -298,7 +298,7 @@ def _verdict_file(
     with file:
         file.seek(0)
         lines = file.read().splitlines(keepends=True)
-        whole = [line for line in lines if line.endswith("\n")]  # the last one may have been cut off
+        whole = [line for line in lines if line.endswith("\n")]  # the last one may be truncated
         if lines and lines[0].strip() != head:
             raise ConfigError("the file is of another change", path, RESUMED)
         try:
@@ -351,9 +351,9 @@ def _show(found: Found) -> None:
 
 @dataclass(frozen=True, slots=True)
 class LiveOptions:
-    """``usd``: the budget. ``model``: another one than the recorded, at ``base_url``. ``where``: the moves to
-    fork at. ``tools``: names of pure tools that may run. ``keep``: the folder for the copy of the home.
-    ``yes``: do not ask."""
+    """Options of ``--live``. ``usd``: the budget. ``model``: replaces the recorded one, at ``base_url``.
+    ``where``: the moves to fork at. ``tools``: names of pure tools that may run. ``keep``: the folder for the
+    copy of the home. ``yes``: do not ask."""
 
     usd: float | None
     model: str | None = None
@@ -364,7 +364,7 @@ class LiveOptions:
     yes: bool = False
 
     def refuse(self, live: bool, others: Mapping[str, object]) -> None:
-        """Raise ``ConfigError`` for options that need ``--live``, or that ``--live`` cannot have."""
+        """Raise ``ConfigError`` for options that need ``--live``, or that ``--live`` does not support."""
         if not live:
             named: dict[str, object] = {
                 "--budget": self.usd, "--model": self.model, "--base-url": self.base_url, "--at": self.where,
@@ -383,20 +383,20 @@ class LiveOptions:
 
 @dataclass(frozen=True, slots=True)
 class LiveFound:
-    """The forks, the budget, and what was spent of it, in US dollars."""
+    """The forks, the budget, and the amount spent, in US dollars."""
 
     forks: Sequence[Fork]
     usd: float
     spent: float
 
     def to_dict(self) -> dict[str, Any]:
-        """Return it as JSON values."""
+        """Return the fields as JSON values."""
         return {"budget": self.usd, "spent": self.spent, "forks": [one.to_dict() for one in self.forks]}
 
 
 def continue_turns(store: Store, found: Found, change: Change, given: LiveOptions) -> LiveFound:
-    """Fork the turns of a backtest. Raises ``ConfigError`` if the person at the terminal says no, and without
-    a terminal or ``--yes``."""
+    """Fork the turns of a backtest. Raises ``ConfigError`` if the person at the terminal declines, and
+    without a terminal or ``--yes``."""
     assert given.usd is not None
     tools = tools_of(given.tools)
     live.refuse_unsafe(tools)
@@ -413,8 +413,8 @@ def continue_turns(store: Store, found: Found, change: Change, given: LiveOption
 
 
 def _model(place: Place, given: LiveOptions) -> dict[str, Any]:
-    """The model of a fork. A stored address is believed only on this machine: a key must not go where a
-    record says."""
+    """Return the model of a fork. A stored address is trusted only on this machine: a key must not be sent to
+    an address from a record."""
     if given.model is not None:
         return {"model": given.model, "base_url": given.base_url}
     return {
@@ -424,7 +424,7 @@ def _model(place: Place, given: LiveOptions) -> dict[str, Any]:
 
 
 def _ask(store: Store, begin: Sequence[Place], change: Change, given: LiveOptions) -> None:
-    """Print what it costs at most, and ask."""
+    """Print the maximum cost, and ask."""
     config = config_of(store.home)
     settings = Settings.of(change.settings, config.settings)
     total: float | None = 0.0
@@ -470,7 +470,7 @@ def show_live(found: LiveFound) -> None:
 
 
 def live_as_markdown(found: LiveFound) -> str:
-    """The part of the report for a pull request."""
+    """Return the live part of the report for a pull request."""
     lines = ["", f"#### {_headline(found)}", ""]
     if found.forks:
         lines += [f"| {' | '.join(_COLUMNS)} |", f"|{'---|' * len(_COLUMNS)}"]
@@ -482,7 +482,7 @@ def live_as_markdown(found: LiveFound) -> str:
 
 
 def live_as_html(found: LiveFound) -> str:
-    """The part of the page: each fork beside what was recorded."""
+    """Return the live part of the page: each fork beside its recording."""
     lines = [f"<h2>{html.escape(_headline(found))}</h2>"]
     for kind, words in live.KINDS.items():
         forks = [one for one in found.forks if one.kind == kind]

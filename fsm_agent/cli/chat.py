@@ -47,12 +47,12 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
         "how many turns, and perhaps: words, to leave the files as they are",
     ),
 }
-"""What each does, and its arguments."""
+"""What each command does, and its arguments."""
 
 
 async def obey(agent: Agent, command: str, words: str) -> str:
-    """Do what one of ``COMMANDS`` says and return an answer in words. Raises ``ConfigError``, ``SessionBusy``
-    and ``StoreError``."""
+    """Run one of ``COMMANDS`` and return an answer in words. Raises ``ConfigError``, ``SessionBusy`` and
+    ``StoreError``."""
     match command:
         case "compact":
             return compaction_words(await agent.acompact(words) is not None)
@@ -74,14 +74,14 @@ async def obey(agent: Agent, command: str, words: str) -> str:
 
 
 def compaction_words(gained: bool) -> str:
-    """Say how a compaction went."""
+    """Describe the outcome of a compaction."""
     return "Done." if gained else "The conversation stays as it is."
 
 
 SHOWN = 2_000
-"""Characters of the last exchange, each, that a resumed chat shows."""
+"""Maximum characters of each message of the last exchange that a resumed chat shows."""
 REMINDED = 86_400.0
-"""Seconds for which a new chat reminds of a turn that was left unfinished."""
+"""Seconds for which a new chat reminds the user of an unfinished turn."""
 IMAGES = (".png", ".jpg", ".jpeg", ".gif", ".webp")
 _COMMAND = re.compile(r"/([a-z]+)(?:[ \t]+(\S.*))?", re.DOTALL)
 _WORDLESS = ("help", "path", "new", "cost", "tools", "resume", "exit", "quit")
@@ -93,11 +93,11 @@ MEANWHILE = {
     "steer": "told to the model with its next tool result",
     "interrupt": "the turn is interrupted for it",
 }
-"""What becomes of a message that comes while a turn runs, in words."""
+"""What happens to a message that arrives during a turn, in words."""
 
 
 def command_in(text: str) -> tuple[str, str]:
-    """(command, words behind it) of a line that is one; ("", "") of a message."""
+    """Return (command, words after it) for a line that is a command; ("", "") for a message."""
     found = _COMMAND.fullmatch(text.strip())
     if found is None or (found[2] and (found[1] not in CHAT or found[1] in _WORDLESS)):
         return "", ""
@@ -105,14 +105,14 @@ def command_in(text: str) -> tuple[str, str]:
 
 
 def mentions_in(text: str) -> list[str]:
-    """The files that a message names as ``@path`` or ``@"a path"``, each once."""
+    """Return the files that a message names as ``@path`` or ``@"a path"``, each once."""
     named = (one or other for one, other in _MENTIONED.findall(text))
     return [path for path in dict.fromkeys(named) if Path(path).is_file()]
 
 
 class ChatSession:
-    """``meanwhile`` hears what is typed while a turn runs, if there is a terminal. With ``mentions`` a
-    ``@path`` in a message brings that file along: only a person may name one."""
+    """A chat, turn after turn. ``meanwhile`` reads what is typed during a turn, if there is a terminal. With
+    ``mentions`` a ``@path`` in a message attaches that file: only a person may name one."""
 
     def __init__(
         self, given: CliOptions, live: ProgressView, meanwhile: TypeAhead | None, *, mentions: bool
@@ -120,16 +120,16 @@ class ChatSession:
         self._given, self._live, self._meanwhile, self._mentions = given, live, meanwhile, mentions
         self.agent, self._choice = agent_of(given, live)
         self._last: TurnResult | None = None
-        self._waiting: deque[str] = deque()  # messages that came while a turn ran, oldest first
+        self._waiting: deque[str] = deque()  # messages that arrived during a turn, oldest first
         self._attached: list[Part] = []  # goes with the next message
-        self._full = False  # the last compaction gained nothing
+        self._full = False  # the last compaction freed nothing
         self._prompts: dict[str, ServerPrompt] = {}
         self._learning: asyncio.Task[None] | None = None
 
     # Prompts and resources of MCP servers
 
     def _learn_prompts(self) -> None:
-        """Ask the servers what they have, beside what is typed: a start may take seconds."""
+        """List the prompts of the servers in the background: starting a server may take seconds."""
         if self._learning is not None:
             self._learning.cancel()
         self._learning = asyncio.create_task(self._list_prompts())
@@ -140,14 +140,14 @@ class ChatSession:
         self._prompts = {one.command: one for one in found if _PROMPT.fullmatch(f"/{one.command}")}
 
     def prompts(self) -> Mapping[str, tuple[str, str]]:
-        """The prompts of MCP servers as commands: their arguments, and what they do."""
+        """Return the prompts of MCP servers as commands: their arguments, and what they do."""
         return {
             clean(name): (clean(one.words), preview(one.description, 200))
             for name, one in self._prompts.items()
         }
 
     async def _say_prompt(self, command: str, words: str) -> None:
-        """Send a prompt of a server, filled in, as the user's message."""
+        """Fill in a prompt of a server and send it as the user's message."""
         try:
             if command not in self._prompts:
                 await self._list_prompts()
@@ -174,11 +174,11 @@ class ChatSession:
 
     @property
     def model(self) -> str:
-        """What answers, as ``/model`` takes it."""
+        """Return the current model, as ``/model`` takes it."""
         return f"{self._choice.profile.name}:{self._choice.model}"
 
     def greet(self) -> None:
-        """Name the model, the session that is continued, and an unfinished turn."""
+        """Show the model, the continued session, and an unfinished turn."""
         self._live.begin(self.model, self._choice.why)
         self._live.write(Text("  /help shows what can be done, Ctrl-D leaves", "dim"))
         if self._given.session is not None:
@@ -198,7 +198,7 @@ class ChatSession:
             self._live.write(Text("  /resume continues it; another message gives it up", "yellow"))
 
     def _remind(self) -> None:
-        """Of the newest turn, when its process ended in the middle of it not long ago."""
+        """Remind the user of the newest turn if its process ended recently, before the turn did."""
         store, newest = store_of(self._given.home), next(iter(self.agent.journal.recent(1)), None)
         if newest is None or newest.ended is not None or store.now() - newest.moved > REMINDED:
             return
@@ -211,7 +211,7 @@ class ChatSession:
         return next((turn for turn in newest if turn.ended is None), None)
 
     def toolbar(self) -> str:
-        """The line below the prompt: model, figures, title."""
+        """Return the line below the prompt: model, figures, title."""
         parts = [
             self.model,
             figures(self.agent),
@@ -222,7 +222,7 @@ class ChatSession:
     # Message after message
 
     async def go_on(self, read: Reader) -> None:
-        """Answer message after message, until the input ends."""
+        """Answer message after message until the input ends."""
         self._learn_prompts()
         try:
             while (text := await self._next(read)) is not None:
@@ -255,7 +255,7 @@ class ChatSession:
         return await read("" if self._meanwhile is None else self._meanwhile.draft())
 
     async def _say(self, text: str) -> None:
-        """A message, with the files that it mentions."""
+        """Send a message, with the files that it mentions."""
         try:
             for path in mentions_in(text) if self._mentions else ():
                 self._attach(path)
@@ -274,11 +274,11 @@ class ChatSession:
         await self._answer(partial(self.agent.start, said))
 
     def _attach(self, path: str, kind: str = "") -> None:
-        """Read it now, so that what is wrong with it is said at once."""
+        """Attach a file. It is read now, so that an error is shown at once."""
         image = kind == "image" or (not kind and path.lower().endswith(IMAGES))
         part = (ImagePart if image else FilePart)(path).part()
         self._attached.append(part)
-        lines = len(str(part.get("text", "")).splitlines()) - 1  # below a heading
+        lines = len(str(part.get("text", "")).splitlines()) - 1  # without the heading
         what = f"{Path(path).name}, {count(lines, 'line')}," if part["type"] == "text" else name_part(part)
         self._live.write(Text(f"  {clean(what)} goes with the {'next ' * bool(kind)}message", "dim"))
 
@@ -290,7 +290,7 @@ class ChatSession:
                 self._last = await run_live(self.agent, turn, self._live)
             signals = self.agent.signals
             self._waiting.extendleft(reversed((*self._last.pending_steer, *signals.take_steer())))
-            signals.clear()  # what came too late for the turn is no word to the next one
+            signals.clear()  # a message too late for the turn must not reach the next one
         except TurnSuspended as waits:
             line = waiting_line(waits.pending, waits.turn_id)
             self._live.write(Text(f"  {line}, or say /resume", "yellow"))
@@ -298,7 +298,7 @@ class ChatSession:
             self._complain(error)
 
     def _hear(self, text: str) -> None:
-        """A message has come while a turn runs."""
+        """Handle a message that arrives during a turn."""
         how: str = self.agent.settings.interrupt.second_message or "queue"
         command, words = command_in(text)
         if command in get_args(SecondMessage) and words:
@@ -362,7 +362,7 @@ class ChatSession:
         return Text(f"There is no command /{command}; /help shows what can be done.")
 
     async def _become(self, given: CliOptions) -> None:
-        """Continue with other options; nothing changes when they cannot be used."""
+        """Continue with other options; nothing changes if they cannot be used."""
         agent, choice = agent_of(given, self._live)
         before, self.agent, self._choice = self.agent, agent, choice
         self._given, self._last, self._full = given, None, False
@@ -370,8 +370,8 @@ class ChatSession:
         await before.aclose()
 
     async def _with_model(self, name: str) -> Text:
-        """The same conversation with another model. An address belongs to the provider that it was given
-        for."""
+        """Continue the conversation with another model. An address applies only to the provider that it was
+        given for."""
         same = name.partition(":")[0] == self._choice.profile.name
         address, key = (self._given.base_url, self._given.api_key) if same else (None, None)
         session = self.agent.session_id if self.agent.title else None
@@ -379,7 +379,7 @@ class ChatSession:
         return Text(f"{self.model} answers from now on.")
 
     def _cost(self) -> Text:
-        """What the session took so far; what is not known is said."""
+        """Return the usage and cost of the session so far, naming what is unknown."""
         spent = session_usage(store_of(self._given.home), self.agent.session_id)
         if not spent.requests:
             return Text("Nothing was counted: no model has said how many tokens it took.")
@@ -390,7 +390,7 @@ class ChatSession:
         )
 
     def _tools(self) -> RenderableType:
-        """Name and purpose of each tool."""
+        """Return a table with the name and purpose of each tool."""
         asks, grid = (
             self.agent.settings.approval.policy,
             WholeTable(box=None, show_header=False, padding=(0, 2)),
@@ -402,7 +402,7 @@ class ChatSession:
         return grid if grid.rows else Text("There are none.")
 
     async def _make_room(self) -> None:
-        """Compact before a message that would come into a window that is almost full."""
+        """Compact before a message if the window is almost full."""
         used, compression = self.agent.context_used, self.agent.settings.compression
         if not compression.enabled or used < compression.host_threshold or self._full:
             return
@@ -410,7 +410,7 @@ class ChatSession:
         try:
             await self._compact("")
         except (ConfigError, SessionBusy):
-            pass  # an unfinished turn: the message gives it up
+            pass  # an unfinished turn, which the message gives up
         finally:
             self._live.stop()
 
@@ -425,7 +425,7 @@ class ChatSession:
 
 def last_exchange(store: Store, session: str) -> tuple[str, str]:
     """Return the last message of the user in a session and the text that answered it, without secrets; each
-    is empty when the session has none."""
+    is empty if the session has none."""
     asked = answer = ""
     for row in session_record(store, session).rows:
         words = mask(text_only(row.body.get("content"))).strip()
@@ -437,7 +437,7 @@ def last_exchange(store: Store, session: str) -> tuple[str, str]:
 
 
 def _path(result: TurnResult) -> str:
-    """One line for each state that the turn was in."""
+    """Return one line for each state that the turn visited."""
     lines = [
         f"{number:3}  {visit.state:<14} {visit.event or result.turn_exit_reason.value:<22}"
         f" {seconds(visit.seconds):>9}"

@@ -1,4 +1,4 @@
-"""``fsm-agent config``: what is set, where, and setting it."""
+"""``fsm-agent config``: shows settings and where they are set, and changes them."""
 
 from __future__ import annotations
 
@@ -162,7 +162,7 @@ def _auxiliary(config: Config) -> list[str]:
 
 
 def _model_facts(config: Config) -> str:
-    """What is known of the model in use; empty where none can be chosen, which ``doctor`` explains."""
+    """Describe the model in use; empty if none can be chosen, which ``doctor`` explains."""
     try:
         choice = config.chooser(plain_http=Settings.of(None, config.settings).credential.plain_http)
     except ConfigError:
@@ -183,7 +183,7 @@ def _rows(config: Config) -> list[dict[str, Any]]:
 
 
 def _has(group: Any, keys: list[str]) -> bool:
-    """Is there a value for this name, or for a group around it that was given as one figure?"""
+    """Say whether there is a value for this name, or for a group around it that was given as one figure."""
     for key in keys:
         if not isinstance(group, Mapping):
             return True
@@ -222,8 +222,8 @@ def _format_value(value: Any) -> str:
 
 
 def _place(name: str) -> list[str]:
-    """Where a name is in the file. Settings have a table of their own; ``mcp.servers`` are servers, other
-    ``mcp`` settings."""
+    """Return the path of a name in the file. Settings have their own table; ``mcp.servers`` are servers,
+    other ``mcp`` names are settings."""
     keys = name.split(".")
     top = keys[0] in KEYS and (keys[0] != "mcp" or keys[1:2] == ["servers"])
     keys = keys if top else ["settings", *keys]
@@ -233,7 +233,7 @@ def _place(name: str) -> list[str]:
 
 
 def _begins(known: list[str], keys: list[str]) -> bool:
-    """Is it this setting, a group that holds it, or an entry of a table that it is?"""
+    """Say whether ``keys`` name this setting, a group that holds it, or an entry of it if it is a table."""
     return bool(keys) and (known[: len(keys)] == keys or keys[: len(known)] == known)
 
 
@@ -246,7 +246,7 @@ def _unknown(name: str) -> ConfigError:
 
 
 def _document(folder: Path) -> tomlkit.TOMLDocument:
-    config_of(folder)  # a file that cannot be used is for its author to mend
+    config_of(folder)  # an invalid file is for its author to fix
     try:
         return tomlkit.parse((folder / CONFIG).read_text(encoding="utf-8"))
     except FileNotFoundError:

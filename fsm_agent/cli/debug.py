@@ -39,10 +39,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class DebugTarget:
-    """Which turn, and through which face. ``turn`` and ``attach`` name one that there is (or the beginning of
-    its id), ``task`` is the message of a new one; none of them: the newest. A ``turn`` with a colon is
-    ``module:name``: turns of a table of the user's own, a new one unless ``attach`` names one. ``dap``: the
-    port for editors, or the path of a socket; ``stdio``: an editor at the other end."""
+    """Which turn to debug, and in which interface. ``turn`` and ``attach`` name an existing one (or the
+    beginning of its id), ``task`` is the message of a new one; by default the newest. A ``turn`` with a colon
+    is ``module:name``: turns of a table of the user's own, a new one unless ``attach`` names one. ``dap``:
+    the port for editors, or the path of a socket; ``stdio``: an editor on standard input and output."""
 
     turn: str | None = None
     attach: str | None = None
@@ -93,8 +93,8 @@ def debug(
 
 
 def serve_debugger(target: DebugTarget, given: CliOptions) -> int:
-    """Serve until interrupted. Raises ``ConfigError`` for options that do not go together, or a turn that is
-    not there."""
+    """Serve until interrupted. Raises ``ConfigError`` for options that cannot be combined, or a turn that
+    does not exist."""
     own = target.turn is not None and ":" in target.turn
     if sum(one is not None for one in (None if own else target.turn, target.attach, target.task)) > 1:
         raise ConfigError("only one turn can be opened first", None, "one of TURN, --attach and --task")
@@ -111,11 +111,11 @@ def serve_debugger(target: DebugTarget, given: CliOptions) -> int:
 
 
 def debug_session_of(given: CliOptions) -> DebugSession:
-    """All turns of a home, with the agents that these options describe."""
+    """Return a session for all turns of a home, with the agents that these options describe."""
     given, store = replace(given, source="debugger"), store_of(given.home)
 
     def make(hint: str | None) -> Agent:
-        """Of the model that was named, else of the one that the turn ran on before."""
+        """Create an agent with the model that was named, else with the one that the turn ran on before."""
         if given.model is not None or hint is None:
             return agent_of(given, None)[0]
         try:
@@ -131,8 +131,8 @@ def debug_session_of(given: CliOptions) -> DebugSession:
 
 
 def debug_session_of_table(name: str, given: CliOptions) -> DebugSession:
-    """Turns of a table of the user's own: ``name`` is ``module:name`` of a ``Workflow``, of a function
-    without arguments that makes one, or of a ``Table``, which is played by hand."""
+    """Return a session for turns of a table of the user's own: ``name`` is ``module:name`` of a ``Workflow``,
+    of a function without arguments that returns one, or of a ``Table``, which is played by hand."""
     found = attribute_of(name)
     home = home_of(given.home, os.environ)
     if isinstance(found, Table):
@@ -152,7 +152,7 @@ def _workflow_from(name: str, make: Any) -> Workflow[Any]:
         )
     try:
         made = make()
-    except Exception as error:  # it is the user's, and may raise anything
+    except Exception as error:  # the user's code may raise anything
         raise ConfigError(f"no workflow could be made ({type(error).__name__}: {error})", name) from error
     if not isinstance(made, Workflow):
         raise ConfigError(
@@ -193,7 +193,7 @@ def _serve_page(server: PageServer, opens: bool) -> int:
 
 
 def end_in_order() -> None:
-    """Let SIGTERM and SIGHUP end the command as an interrupt does: turns that are paused are released."""
+    """Make SIGTERM and SIGHUP end the command as an interrupt does: paused turns are released."""
 
     def leave(number: int, frame: object) -> None:
         raise SystemExit(128 + number)
@@ -204,9 +204,9 @@ def end_in_order() -> None:
 
 
 def serve(session: DebugSession, first: str | None, at: str | None, given: CliOptions) -> int:
-    """Serve one editor until it leaves; exit code 0. ``at``: a port or the path of a socket, ``None`` for
-    standard input and output. ``given`` is what the command line said; a launch configuration may say
-    otherwise, for its own session."""
+    """Serve one editor until it leaves; return exit code 0. ``at``: a port or the path of a socket, ``None``
+    for standard input and output. ``given``: the options of the command line, which a launch configuration
+    may override for its own session."""
     home = given.home or str(session.store.home)
 
     def opener(options: LaunchOptions) -> DebugSession:
@@ -230,7 +230,7 @@ def _tell(where: str, token: str) -> None:
 
 
 def _enter(options: LaunchOptions) -> None:
-    """The folder and the environment of the configuration are this process's: it serves one session."""
+    """Apply the folder and the environment of the configuration to this process: it serves one session."""
     if options.cwd is not None:
         try:
             os.chdir(options.cwd)
@@ -252,7 +252,7 @@ def _launch_options(given: CliOptions, options: LaunchOptions) -> CliOptions:
 
 
 def _sets(settings: Mapping[str, Any], before: str = "") -> Iterator[str]:
-    """Nested settings in the form of ``--set``."""
+    """Yield nested settings in the form of ``--set``."""
     for name, value in settings.items():
         if isinstance(value, Mapping) and value:
             yield from _sets(value, f"{before}{name}.")
@@ -260,14 +260,14 @@ def _sets(settings: Mapping[str, Any], before: str = "") -> Iterator[str]:
             yield f"{before}{name}={json.dumps(value)}"
 
 
-# The page of a table that is being written (``fsm-agent diagram --live``).
+# The page of a table that is being edited (``fsm-agent diagram --live``).
 
 
 ALLOWED = "path.py, path.py:NAME, or module:NAME below the current directory"
 
 
 def serve_table(where: str, port: int = 0, home: str | None = None) -> int:
-    """Serve the page until interrupted. Raises ``ConfigError`` for a file that is not there."""
+    """Serve the page until interrupted. Raises ``ConfigError`` for a missing file."""
     with importing("debug", "the page needs"):
         from fsm_agent.debug.live.page import LivePage
         from fsm_agent.debug.live.watched import Watched
@@ -286,7 +286,7 @@ def serve_table(where: str, port: int = 0, home: str | None = None) -> int:
 
 
 def find_table(where: str, folder: Path) -> tuple[Path, str]:
-    """The file of ``path.py``, ``path.py:NAME`` or ``module:NAME``, and the name. Raises ``ConfigError``."""
+    """Split ``path.py``, ``path.py:NAME`` or ``module:NAME`` into file and name. Raises ``ConfigError``."""
     found = re.fullmatch(r"(.+\.py)(?::(\w+))?", where)
     if found is not None:
         return _there(folder / found[1], where), found[2] or ""

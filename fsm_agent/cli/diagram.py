@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 
 STORE = "store"
-"""In place of a turn: all of them."""
+"""Replaces the id of a turn, and selects all of them."""
 _ENDINGS = {ending: name for name, ending in FORMATS.items()}
 _NAMES = ("mermaid", "dot", "svg", "png", "md", "json", *ENGINES)
 _OF_DIFFS = ("md", "comment", "mermaid", "svg", "png", "json")
@@ -124,7 +124,7 @@ def show(
 
 
 def _print(text: str, format: str, dark: bool) -> None:
-    """Print a text, or an SVG as the PNG that was asked for. Raises ``ConfigError``."""
+    """Print a text, or an SVG as the requested PNG. Raises ``ConfigError``."""
     if dark and format != "png":
         raise ConfigError("only a PNG has one theme", format, "--format png, or no --dark")
     if format != "png":
@@ -167,8 +167,8 @@ def _coverage(table: Table, sources: Sequence[str]) -> Tally:
 
 
 def runs_of(source: str) -> list[Run]:
-    """Turns with those that they began: of an export in a file, or one of the home directory by its id or its
-    session. Raises ``ConfigError``."""
+    """Return turns with their child turns: those of an export in a file, or one of the home directory by its
+    id or its session. Raises ``ConfigError``."""
     if Path(source).exists() or Path(source).suffix:
         return files.read_runs(source)
     from fsm_agent.cli.sessions import store_of
@@ -188,8 +188,8 @@ def _run(turns: Turns, turn_id: str, times: Sequence[float] = ()) -> Run:
 
 
 def _all_steps(source: str, table: Table) -> list[Step]:
-    """The moves of all turns of the home directory for ``store``, else of one turn and those below it that
-    are of ``table``."""
+    """Return the moves of all turns of the home directory for ``store``, else of one turn and its descendants
+    that run ``table``."""
     if source != STORE:
         (run,) = runs_of(source)
         own = [one for one in run.below() if one.table == table.name]
@@ -260,7 +260,7 @@ def _choose_format(format: str, names: Sequence[str]) -> str:
 
 
 def _is_ours(table: Table) -> bool:
-    """It is a version of the turn's table: most of its states are states of the turn."""
+    """Say whether it is a version of the turn's table: most of its states are states of the turn."""
     return len(set(table.states) & set(TURN.states)) > len(table.states) / 2
 
 

@@ -1,4 +1,4 @@
-"""``fsm-agent doctor``: what a turn needs, checked one by one, each with what to do about it."""
+"""``fsm-agent doctor``: checks the requirements of a turn one by one, each with a fix."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ PACKAGES = (
 )
 OLDEST = (3, 11)
 _HANG = 24
-"""Columns before what was found."""
+"""Columns before a finding."""
 SANDBOXES = ("bubblewrap", "docker", "podman")
 
 
@@ -98,11 +98,11 @@ def _findings(home: str | None) -> Iterator[Check]:
 
 
 def _extensions(home: str | None, config: Config) -> Iterator[Check]:
-    """Those that are installed, and the lines of those that the settings use."""
+    """Yield the installed extensions, and the checks of those that the settings use."""
     try:
         used, there = Settings.of(None, config.settings).extensions, sorted(installed_extensions())
     except ConfigError:
-        return  # another line says what is wrong with the settings
+        return  # another line reports the error in the settings
     if not (used or there):
         return
     yield Check("extensions", f"installed: {', '.join(there) or 'none'}; used: {', '.join(used) or 'none'}")
@@ -112,13 +112,13 @@ def _extensions(home: str | None, config: Config) -> Iterator[Check]:
             for extension in extensions_of((), {name: given}, kept):
                 for check in extension.checks():
                     yield replace(check, what=f"extension {name}: {check.what}")
-        except Exception as error:  # code of others may raise anything
+        except Exception as error:  # foreign code may raise anything
             why = mask(f"{type(error).__name__}: {error}")
             yield Check(f"extension {name}", why, "ask its maker, or take it out of [settings.extensions]")
 
 
 def _doors() -> Iterator[Check]:
-    """What ``fsm-agent serve`` opens by itself; doors of other packages are among the extensions."""
+    """Yield the doors that ``fsm-agent serve`` opens by default; those of other packages are extensions."""
     doors = built_in_doors()
     closed = [f"{name} needs {install}" for name, install in doors.closed.items()]
     yield Check("doors", "; ".join([", ".join(one.name for one in doors.open) or "none", *closed]))
@@ -175,7 +175,7 @@ def _settings() -> Check:
 
 
 def _keys(config: Config) -> Check:
-    """Where each key is from; no keyring is asked for more than that the key is there."""
+    """Report the source of each key; a keyring is asked only whether it has the key."""
     given = {
         name: os.environ[name]
         for name in (profile.key_env for profile in config.profiles.values())
@@ -284,7 +284,7 @@ def _sessions(given: str | None, config: Config) -> Check:
 
 
 def _mcp_servers(given: str | None, config: Config) -> Check:
-    """They are started for it, and ended again."""
+    """Check the MCP servers by starting them, and stop them again."""
     try:
         home = home_of(given, os.environ)
     except ConfigError:
@@ -316,7 +316,7 @@ def _mcp_servers(given: str | None, config: Config) -> Check:
 
 
 def _sandbox(given: str | None, config: Config) -> Check:
-    """Every backend is tried, so that a person knows what there is to choose from."""
+    """Try every backend, so that a person sees the choices."""
     try:
         rules, home = Settings.of(None, config.settings).sandbox, home_of(given, os.environ)
     except ConfigError:
@@ -349,7 +349,7 @@ def _checkpoints(given: str | None, config: Config) -> Check:
 
 
 def _dispatcher(config: Config) -> Check:
-    """Who hands queued turns to workers, and whether a worker with this table asks for some."""
+    """Report the dispatcher of queued turns, and whether a worker with this table polls it."""
     from fsm_agent.dispatch.dispatcher import dispatcher_of
 
     try:

@@ -236,7 +236,7 @@ def _dataset(
     sample: int | None,
     seed: int,
 ) -> Dataset:
-    """The cases that a command line names. Raises ``ConfigError``."""
+    """Return the cases that a command line names. Raises ``ConfigError``."""
     if sources:
         if session or exit or days is not None or sample is not None:
             wrong = "--session, --exit, --days and --sample choose recorded turns"
@@ -285,7 +285,7 @@ def _say_left_out(what: Iterable[str]) -> None:
 
 
 def _usual(dataset: Dataset) -> list[str]:
-    """The scorers that a dataset has something for."""
+    """Return the scorers that apply to a dataset."""
     found = ["exact"] if any(one.expected is not None for one in dataset.cases) else []
     found += ["tools"] if any(one.tools is not None for one in dataset.cases) else []
     return [*found, "cost", "latency"]
@@ -293,7 +293,7 @@ def _usual(dataset: Dataset) -> list[str]:
 
 @contextmanager
 def _agent_to_evaluate(name: str | None, given: CliOptions) -> Iterator[Agent[Any, Any]]:
-    """The agent that is asked: one of a module, or the one of ``fsm-agent run`` without tools that write
+    """Yield the agent to evaluate: one of a module, or the one of ``fsm-agent run`` without tools that write
     notes."""
     if name is not None:
         agent: Agent[Any, Any] = Agent.of(_of_module(name, given))
@@ -307,8 +307,8 @@ def _agent_to_evaluate(name: str | None, given: CliOptions) -> Iterator[Agent[An
 
 
 def _of_module(name: str, given: CliOptions) -> AgentOptions:
-    """The options of an agent of a module, with the model and the settings of the command line. Its answers
-    are kept in the home of the command."""
+    """Return the options of a module's agent, with the model and the settings of the command line. Its
+    answers are stored in the home of the command."""
     own = {
         "--tool": given.tools, "--max-iterations": given.max_iterations, "--max-cost": given.max_cost,
         "--max-tokens": given.max_tokens, "--max-seconds": given.max_seconds,
@@ -342,7 +342,7 @@ def _of_module(name: str, given: CliOptions) -> AgentOptions:
     return options
 
 
-# What is printed
+# Output
 
 
 def _show(found: EvalRun, gates: Sequence[GateResult]) -> None:
@@ -415,7 +415,7 @@ def _as_values(gates: Sequence[GateResult]) -> list[dict[str, Any]]:
 
 
 MOST = 20
-"""Cases that a report lists; the last line counts the others."""
+"""Maximum cases that a report lists; the last line counts the others."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -429,7 +429,7 @@ class Miss:
 
 
 def misses(run: EvalRun) -> list[Miss]:
-    """Cases without an answer, then cases with less than 1 point, in the order of the cases."""
+    """Return cases without an answer, then cases with less than 1 point, in the order of the cases."""
     lost = [
         Miss(one.case, name, score.value, score.why)
         for one in run.results
@@ -440,7 +440,7 @@ def misses(run: EvalRun) -> list[Miss]:
 
 
 def headline(run: EvalRun) -> str:
-    """What was asked, and of whom, in one line."""
+    """Describe a run in one line."""
     cases = len({one.case for one in run.results})
     cached = sum(one.cached for one in run.results)
     parts = [f"{run.name}: {cases:,} cases of {run.dataset}, {run.model}"]
@@ -451,7 +451,7 @@ def headline(run: EvalRun) -> str:
 
 
 def figure(name: str, value: float, *, signed: bool = False) -> str:
-    """One figure in the unit of its score."""
+    """Format one figure in the unit of its score."""
     sign = "+" if signed and value >= 0 else ""
     if name == "cost":
         return f"{'-' if value < 0 else sign}${abs(value):.{6 if abs(value) < 0.01 else 4}f}"
@@ -459,7 +459,7 @@ def figure(name: str, value: float, *, signed: bool = False) -> str:
 
 
 def row(name: str, found: Figures | None, *, signed: bool = False) -> tuple[str, ...]:
-    """Score, cases, mean, and interval; dashes for a score that no case has."""
+    """Return score, cases, mean, and interval; dashes for a score without cases."""
     if found is None:
         return (name, "0", "–", "–")
     low, high = (figure(name, one, signed=signed) for one in (found.low, found.high))
@@ -470,7 +470,7 @@ HEADER = ("score", "cases", "mean", "95 % interval")
 
 
 def as_markdown(run: EvalRun, gates: Sequence[GateResult] = ()) -> str:
-    """The report for a pull request."""
+    """Return the report for a pull request."""
     lines = [
         f"### Evaluation {escape_markdown(headline(run))}",
         "",
@@ -485,7 +485,7 @@ def as_markdown(run: EvalRun, gates: Sequence[GateResult] = ()) -> str:
 
 
 def comparison_as_markdown(found: Comparison, gates: Sequence[GateResult] = ()) -> str:
-    """The comparison for a pull request."""
+    """Return the comparison for a pull request."""
     rows = (row(name, one, signed=True) for name, one in found.differences.items())
     header = ("score", "cases", "difference", "95 % interval")
     names = map(escape_markdown, (found.before.name, found.after.name))
@@ -509,5 +509,5 @@ def _table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
 
 
 def of_case(run: EvalRun, case: str) -> list[CaseResult]:
-    """The results of one case."""
+    """Return the results of one case."""
     return [one for one in run.results if one.case == case]

@@ -1,7 +1,8 @@
-"""Input from the terminal: the prompt of the chat with its completions, messages typed while a turn runs, and
-answers to questions, which only input after the question can give.
+"""Input from the terminal: the prompt of the chat with its completions, messages typed during a turn, and
+answers to questions, which count only if typed after the question.
 
-Answers are read from the terminal itself, past the buffers of this process, which may hold earlier input."""
+Answers are read from the terminal itself, bypassing the buffers of this process, which may hold earlier
+input."""
 
 from __future__ import annotations
 
@@ -63,11 +64,11 @@ What you write while a turn runs is answered after it (or as interrupt.second_me
 """
 
 LONGEST_COMMAND = 36
-"""Columns of the commands in the help; a longer one has its meaning below it."""
+"""Maximum columns of a command in the help; a longer one has its description below it."""
 
 
 def help_text(more: Commands = {}) -> str:  # noqa: B006 - it is only read
-    """Return what can be done in the chat, with ``more`` commands: the prompts of MCP servers."""
+    """Return the help of the chat, with ``more`` commands: the prompts of MCP servers."""
     commands = {f"{name} {words}".rstrip(): does for name, (words, does) in {**CHAT, **more}.items()}
     width = min(max(map(len, commands)), LONGEST_COMMAND)
     below = "\n" + " " * (1 + width)
@@ -78,18 +79,18 @@ def help_text(more: Commands = {}) -> str:  # noqa: B006 - it is only read
 
 
 Waiting = Callable[[], bool]
-"""Is the answer still needed?"""
+"""Says whether the answer is still needed."""
 QUIET = 0.1
 """Seconds without a line after which a paste is over; a person does not write two lines within it."""
 PAUSE = 0.5
-"""Seconds without a key after which a person is not in the middle of typing."""
+"""Seconds without a key after which a person is not typing."""
 POLL = 0.05
-"""Seconds between two looks at the keyboard."""
+"""Seconds between two polls of the keyboard."""
 _LONGEST = 65_536
 
 
 def forget() -> None:
-    """Throw away what was typed so far, also a line without its end. Raises ``OSError`` when the terminal is
+    """Discard all input typed so far, including an unfinished line. Raises ``OSError`` if the terminal is
     gone."""
     if sys.platform == "win32":
         import msvcrt
@@ -106,8 +107,8 @@ def forget() -> None:
 
 
 def settle(waiting: Waiting, keep: Callable[[bytes], None] | None = None) -> None:
-    """Take what is typed until there is a pause, and hand it to ``keep`` or drop it. The rest of a paste, or
-    the end of a line that a person is typing, would otherwise follow the question and answer it."""
+    """Consume input until there is a pause, and pass it to ``keep`` or drop it. The rest of a paste, or of a
+    line that a person is typing, would otherwise answer the question."""
     with _key_by_key():
         while waiting() and _arrives(PAUSE):
             if keep is None or sys.platform == "win32":
@@ -115,13 +116,13 @@ def settle(waiting: Waiting, keep: Callable[[bytes], None] | None = None) -> Non
             elif typed := os.read(sys.stdin.fileno(), _LONGEST):
                 keep(typed)
             else:
-                return  # the input has ended
+                return  # end of input
     forget()
 
 
 @contextmanager
 def _key_by_key() -> Iterator[None]:
-    """Let keys be seen before Enter, and none of them on the screen."""
+    """Deliver keys before Enter, without an echo on the screen."""
     if sys.platform == "win32":
         yield
         return
@@ -143,8 +144,8 @@ def _key_by_key() -> Iterator[None]:
 
 
 def line(waiting: Waiting) -> str | None:
-    """Return the text before Enter; ``None`` when no answer is needed any more, or at the end of input."""
-    if sys.platform == "win32":  # its terminal cannot be waited for
+    """Return the text before Enter; ``None`` if no answer is needed any more, or at the end of input."""
+    if sys.platform == "win32":  # its terminal cannot be polled
         text = sys.stdin.readline()
         return text.removesuffix("\n") if text else None
     read = b""
@@ -160,12 +161,12 @@ def line(waiting: Waiting) -> str | None:
 
 
 def follows() -> bool:
-    """Does another line come in at once?"""
+    """Say whether another line arrives at once."""
     return _arrives(QUIET)
 
 
 def _arrives(seconds: float) -> bool:
-    """Is there a line, or the end of the input, within this time?"""
+    """Say whether a line, or the end of the input, arrives within this time."""
     if sys.platform == "win32":
         import msvcrt
 
@@ -177,20 +178,20 @@ def _arrives(seconds: float) -> bool:
 _MOST = 65_536
 _LINE = re.compile(r"\x1b[\r\n]")
 _SEQUENCES = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|O.)")
-"""What keys such as arrows send."""
+"""Escape sequences of keys such as arrows."""
 _BACK, _WIPED = ("\x7f", "\b"), "\x15"
 
 
 class Keys:
-    """Makes messages of keys. ``draft`` is what has no end yet."""
+    """Assembles messages from keys. ``draft`` is the unfinished message."""
 
     def __init__(self) -> None:
         self.draft = ""
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
 
     def take(self, data: bytes) -> list[str]:
-        """Return the messages that end in these keys, oldest first. A backslash before Enter, and Alt-Enter,
-        begin a new line."""
+        """Return the messages that these keys complete, oldest first. A backslash before Enter, and
+        Alt-Enter, begin a new line."""
         messages = []
         for key in _SEQUENCES.sub("", _LINE.sub("\v", self._decoder.decode(data))):
             if key in "\r\n" and not self.draft.endswith("\\"):
@@ -208,7 +209,7 @@ class Keys:
 
 
 class TypeAhead:
-    """Listens at the terminal while a turn runs. ``shows`` gets what is typed so far."""
+    """Listens at the terminal during a turn. ``shows`` receives what is typed so far."""
 
     def __init__(self, shows: Callable[[str], None]) -> None:
         self._shows, self._keys = shows, Keys()
@@ -217,20 +218,20 @@ class TypeAhead:
         self._modes: list[Any] | None = None
 
     def keep(self, data: bytes) -> None:
-        """Take what was typed while a question was asked and does not answer it."""
+        """Keep input typed at a question that does not answer it."""
         with self._lock:
             for message in self._keys.take(data):
                 if self._heard is not None:
                     self._heard(message)
 
     def draft(self) -> str:
-        """Return what was typed and not sent, once."""
+        """Return the unsent text, and clear it."""
         draft, self._keys.draft = self._keys.draft, ""
         return draft
 
     @contextmanager
     def listening(self, heard: Callable[[str], None]) -> Iterator[None]:
-        """Within the event loop of the turn; ``heard`` gets each message."""
+        """Listen, within the event loop of the turn; ``heard`` receives each message."""
         self._heard = heard
         self._key_by_key()
         looking = asyncio.ensure_future(self._look())
@@ -245,7 +246,7 @@ class TypeAhead:
 
     @contextmanager
     def aside(self) -> Iterator[None]:
-        """From any thread: what was typed so far is taken, and the terminal is free for a question."""
+        """Free the terminal for a question, from any thread, after reading what was typed so far."""
         with self._lock:
             self._take()
             self._as_before()
@@ -258,7 +259,7 @@ class TypeAhead:
     async def _look(self) -> None:
         while True:
             await asyncio.sleep(POLL)
-            if self._lock.acquire(blocking=False):  # else a question is asked
+            if self._lock.acquire(blocking=False):  # else a question is being asked
                 try:
                     self._take()
                 finally:
@@ -297,16 +298,16 @@ class TypeAhead:
 
 
 Reader = Callable[[str], Awaitable[str | None]]
-"""Gives the next message, or ``None`` at the end. It is given what was typed of it already."""
+"""Returns the next message, or ``None`` at the end. Its argument is the beginning that was already typed."""
 SIGN, CONTINUED = "› ", "· "
 BELOW = {"bottom-toolbar": "noreverse", "bottom-toolbar.text": "noreverse ansibrightblack"}
-"""How the line below the prompt looks."""
+"""Style of the line below the prompt."""
 HISTORY = "chat_history"
-"""Name of the file in the home directory that keeps what was written."""
+"""Name of the input history's file in the home directory."""
 
 
 def piped_reader(live: ProgressView) -> Reader:
-    """Lines of standard input, each shown before it is answered; a trailing backslash joins the next line."""
+    """Return a reader of standard input that echoes each line; a trailing backslash joins the next one."""
 
     async def read(begun: str) -> str | None:
         text = begun
@@ -324,8 +325,8 @@ def piped_reader(live: ProgressView) -> Reader:
 
 
 def typed(home: Path, toolbar: Callable[[], str], more: Callable[[], Commands] = dict) -> Reader:
-    """Messages from the terminal. Ctrl-C clears the line, and leaves when the line is empty for the second
-    time. ``toolbar`` makes the line below; Tab completes ``more`` commands as well."""
+    """Return a reader of messages from the terminal. Ctrl-C clears the line; another one on the empty line
+    leaves. ``toolbar`` returns the line below; Tab completes ``more`` commands as well."""
     session = _session(home, toolbar, more)
 
     async def read(begun: str) -> str | None:
@@ -372,7 +373,7 @@ def _session(home: Path, toolbar: Callable[[], str], more: Callable[[], Commands
 
 
 def _fit_width(line: str) -> str:
-    """A line as long as the terminal is wide at most; the editor would cut it without a sign."""
+    """Shorten a line to the terminal's width with an ellipsis; the editor would cut it without one."""
     from prompt_toolkit.application import get_app
 
     text = Text(line)
@@ -381,7 +382,7 @@ def _fit_width(line: str) -> str:
 
 
 def input_history(home: Path) -> History:
-    """Kept in the home directory; only in memory when that cannot be written."""
+    """Return a history in the home directory; in memory if that cannot be written."""
     from prompt_toolkit.history import FileHistory, InMemoryHistory
 
     try:
@@ -392,7 +393,7 @@ def input_history(home: Path) -> History:
 
 
 def _keys() -> KeyBindings:
-    """Enter sends unless the line ends with a backslash; Alt-Enter begins a new line."""
+    """Bind Enter to send unless the line ends with a backslash, and Alt-Enter to begin a new line."""
     from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
 
     keys = KeyBindings()
@@ -414,14 +415,14 @@ def _keys() -> KeyBindings:
 
 
 MOST = 100
-"""Files that are offered."""
+"""Maximum files to offer."""
 LOOKED_AT = 5_000
-"""Files searched below the folder for a name that is not in the folder itself."""
+"""Maximum files to search below the folder for a name that is not in the folder itself."""
 _MENTION = re.compile(r"(?<!\S)@(\"?)([^\s\"]*|(?<=\")[^\"\n]*)\Z")
 
 
 class Offer(NamedTuple):
-    """What Tab offers: ``text`` replaces the last ``typed`` characters."""
+    """A completion: ``text`` replaces the last ``typed`` characters."""
 
     text: str
     typed: int
@@ -460,8 +461,8 @@ def _offer_paths(begun: str, typed: int) -> Iterator[Offer]:
 
 
 def files(begun: str) -> Iterator[str]:
-    """Yield the paths that begin with ``begun``, folders with a slash behind; if no path does, files below
-    here whose names contain it. Hidden ones only when ``begun`` has the dot."""
+    """Yield the paths that begin with ``begun``, folders with a trailing slash; without any, files below here
+    whose names contain it. Hidden ones only if ``begun`` has the dot."""
     folder, name = os.path.split(begun)
     found = False
     for path in _entries(Path(folder or "."), name):
@@ -494,5 +495,5 @@ def _below(words: str) -> Iterator[str]:
 
 
 def _shown(name: str, begun: str) -> bool:
-    """Not what is hidden, and nothing whose name would change a terminal."""
+    """Say whether to offer a name: none that is hidden, or would change a terminal."""
     return clean(name) == name and (not name.startswith(".") or begun.startswith("."))

@@ -44,11 +44,11 @@ RECOVERIES = frozenset(
         {counter.name for counter in TURN.counters if not counter.flag and not counter.cap} - ORDINARY
     ).intersection(row.spends)
 )
-"""Rows that spend something which is there for when things go wrong."""
+"""Rows that spend a counter reserved for failures."""
 LEAST_WAIT = 60
-"""Seconds of waiting that are named."""
+"""Minimum seconds of a wait that the report names."""
 ROWS = 12
-"""Lines of one table."""
+"""Maximum rows of one table."""
 _WORDS = frozenset(
     {
         "",
@@ -67,7 +67,7 @@ _WORDS = frozenset(
         "source",
     }
 )
-"""Columns that hold no figures."""
+"""Columns without figures."""
 _BAR = "▏▎▍▌▋▊▉█"
 
 
@@ -156,7 +156,7 @@ def _overview(found: Insights, days: float) -> Iterator[RenderableType]:
 
 
 def _grid(title: str, names: Sequence[str], rows: Sequence[Sequence[Text | str]]) -> RenderableType:
-    """Figures to the right, words to the left; as narrow as they are."""
+    """Return a table that is as narrow as possible, figures at the right, words at the left."""
     grid = grid_of(names, right={*names}.difference(_WORDS), breaks=24)
     for row in rows[:ROWS]:
         grid.add_row(*row)
@@ -270,7 +270,7 @@ def _sessions(found: Insights) -> list[Sequence[Text | str]]:
 
 
 def _days(found: Insights) -> list[Sequence[Text | str]]:
-    """The newest first."""
+    """Return a row for each day, newest first."""
     most = max((one.turns for one in found.days), default=1)
     return [
         (
@@ -283,7 +283,7 @@ def _days(found: Insights) -> list[Sequence[Text | str]]:
 
 
 def bar(part: float, width: int = 16) -> Text:
-    """A bar of eighths of a character."""
+    """Draw a bar in eighths of a character."""
     eighths = round(max(0.0, min(1.0, part)) * width * 8)
     whole, rest = divmod(eighths, 8)
     return Text("█" * whole + (_BAR[rest - 1] if rest else ""), "cyan")

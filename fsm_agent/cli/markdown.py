@@ -1,8 +1,8 @@
-"""Markdown for a terminal: in blocks that are shown as soon as no more can change them.
+"""Markdown for a terminal, in blocks that are shown as soon as they are final.
 
-``rich`` draws it, with one rule more: no text is lost or moved. Where CommonMark and ``rich`` drop something
-that an author wrote, it is shown as it was written: HTML, definitions of references, what follows the
-language of a code block, cells that have no heading, and what is nested too deeply to be drawn."""
+``rich`` draws it, with one additional rule: no text is lost or moved. Where CommonMark and ``rich`` drop
+something that an author wrote, it is shown as written: HTML, definitions of references, text after the
+language of a code block, cells without a heading, and anything nested too deeply to be drawn."""
 
 # Standard output is the answer alone. A pipe gets the answer and nothing else; progress goes to standard
 # error. At a terminal, a finished Markdown block is written once, and only the growing block, running tools,
@@ -43,15 +43,15 @@ from fsm_agent.cli.screen import WholeTable, clean, preview
 from fsm_agent.cli.view import rows_of, surplus
 
 _DEEPEST = 40
-"""Blocks within blocks; a list is one and each of its items is one. The parser drops what is deeper."""
+"""Maximum nesting of blocks; a list and each of its items count. The parser drops deeper ones."""
 _NARROWEST = 16
-"""Columns for the text beside the sign of a list or a quote at least."""
+"""Minimum columns for the text beside the mark of a list or a quote."""
 _PARSER = MarkdownIt(options_update={"html": False, "maxNesting": _DEEPEST})
 _PARSER.enable(["table", "strikethrough"]).disable("reference")
 _BREAK = re.compile(r"<br\s*/?>", re.IGNORECASE)
 _DATA = re.compile(r"data:", re.IGNORECASE)
 _SHOWN_DATA = 60
-"""Characters of an address that is itself a file."""
+"""Maximum characters to show of an address that contains a file."""
 _COLORS = {
     "Keyword": "magenta", "Operator.Word": "magenta", "Comment": "italic dim", "Literal.String": "green",
     "Literal.Number": "cyan", "Name.Function": "blue", "Name.Class": "blue", "Name.Decorator": "cyan",
@@ -60,27 +60,27 @@ _COLORS = {
 CODE = ANSISyntaxTheme(
     {cast(Any, tuple(kind.split("."))): Style.parse(style) for kind, style in _COLORS.items()}
 )
-"""The terminal's own colors, so that code can be read on a light and on a dark one."""
+"""The terminal's own colors, so that code is readable on light and dark backgrounds."""
 
 
 class Blocks:
-    """Text comes in pieces of any size; ``pending`` is the block that still grows, made visible by
-    ``clean``."""
+    """Splits a stream of text into blocks. Its pieces may have any size; ``pending`` is the block that is
+    still growing, made visible by ``clean``."""
 
     def __init__(self) -> None:
         self.pending = ""
-        self._fence = ""  # of the code that is open at the end
-        self._held = ""  # half of a line's end
+        self._fence = ""  # of code that is still open
+        self._held = ""  # half of a line ending
 
     def feed(self, text: str) -> str:
-        """Take a piece, and return the blocks that are whole now; often none."""
+        """Add a piece, and return the blocks that are now complete; often none."""
         text = self._held + text
         self._held = "\r" if text.endswith("\r") else ""
         text = clean(text.removesuffix(self._held))
         self.pending += text
         if "\n" not in text or self._fence not in self.pending[-len(text) - len(self._fence) :]:
             return ""
-        *lines, begun = self.pending.split("\n")  # what a line is, is known at its end
+        *lines, begun = self.pending.split("\n")  # the type of a line is known at its end
         tops = [one for one in _PARSER.parse("\n".join(lines)) if one.map and one.level == 0 <= one.nesting]
         self._fence = _open_fence(tops[-1], lines) if tops else ""
         if len(tops) < 2:
@@ -90,25 +90,25 @@ class Blocks:
         return "\n".join(lines[:begins])
 
     def rest(self) -> str:
-        """What no more can be added to, when nothing comes any more."""
+        """Return the rest, at the end of the stream."""
         rest = self.pending + clean(self._held)
         self.pending = self._fence = self._held = ""
         return rest
 
 
 def _open_fence(last: Token, lines: Sequence[str]) -> str:
-    """What would end the code in the last block, if it is code that has no end yet."""
+    """Return the fence that would close the code in the last block, if that is open."""
     first, end = last.map or (0, 0)
     closed = end - first > 1 and "\n".join(lines).rstrip().endswith(last.markup)
     return last.markup if last.type == "fence" and not closed else ""
 
 
-# From the text to what is drawn
+# Rendering
 
 
 def render_markdown(text: str) -> RenderableType:
-    """Return a text in Markdown for a console. Addresses of links and pictures are shown, and what entities
-    such as ``&#27;`` produce is made visible."""
+    """Render a text in Markdown for a console. Addresses of links and pictures are shown, and characters from
+    entities such as ``&#27;`` are made visible."""
     text = clean(text)
     tokens = _PARSER.parse(text)
     if any(token.level >= _DEEPEST - 2 for token in tokens):
@@ -126,7 +126,7 @@ def _drawable(token: Token) -> Token:
 
 
 def _words(tokens: Sequence[Token]) -> Iterator[Token]:
-    """The parts of a line: text in styles, and nothing that ``rich`` would draw elsewhere."""
+    """Yield the parts of a line: text in styles, and nothing that ``rich`` would draw elsewhere."""
     opened: list[tuple[Token, list[str]]] = []
     for token in tokens:
         token.content = clean(token.content)
@@ -151,7 +151,7 @@ def _words(tokens: Sequence[Token]) -> Iterator[Token]:
 
 
 def _address(token: Token, name: str, words: str, *, gap: bool) -> Iterator[Token]:
-    """Where a link or a picture leads, unless its words say so."""
+    """Yield the address of a link or a picture unless its words are the address."""
     address, title = (clean(str(token.attrs.get(part, ""))) for part in (name, "title"))
     if address in (words, f"mailto:{words}") and not title:
         return
@@ -162,8 +162,8 @@ def _address(token: Token, name: str, words: str, *, gap: bool) -> Iterator[Toke
 
 
 def _with_all_cells(tokens: Sequence[Token], lines: Sequence[str]) -> Iterator[Token]:
-    """The tokens, and the cells of a row that are more than its table has headings: a ``|`` in code is often
-    meant as one."""
+    """Yield the tokens, and the cells of a row beyond the headings of its table: a ``|`` in code is often
+    meant literally."""
     here = columns = 0
     for token in tokens:
         match token.type:
@@ -172,7 +172,7 @@ def _with_all_cells(tokens: Sequence[Token], lines: Sequence[str]) -> Iterator[T
                 columns = 0
             case "td_open":
                 columns += 1
-            case "tr_close" if columns:  # a row of headings has no more than its table
+            case "tr_close" if columns:  # a row of headings has no extra cells
                 cells = escapedSplit(lines[here].strip().lstrip("> \t"))
                 cells = cells[not cells[0] :]
                 for cell in cells[columns : len(cells) - (not cells[-1])]:
@@ -182,13 +182,13 @@ def _with_all_cells(tokens: Sequence[Token], lines: Sequence[str]) -> Iterator[T
         yield token
 
 
-# What is drawn in another way than by ``rich``
+# Elements drawn in another way than by ``rich``
 
 
 def _beside(
     console: Console, options: ConsoleOptions, item: ListItem | BlockQuote, first: Segment, others: Segment
 ) -> RenderResult:
-    """The elements of an item, with something before each row; above them where there is no room for both."""
+    """Yield the rows of an item, each after a mark, or all below it if there is no room for both."""
     room = options.max_width - first.cell_length
     narrow = room < _NARROWEST
     rows = rows_of(console, item.elements, options if narrow else options.update(width=room))
@@ -200,7 +200,7 @@ def _beside(
 
 
 class Trimmed:
-    """What is printed, without empty rows before and after it."""
+    """Content without empty rows before and after it."""
 
     def __init__(self, content: RenderableType) -> None:
         self._content = content
@@ -292,7 +292,7 @@ class _Table(TableElement):
 
 
 class AnswerMarkdown(Markdown):
-    """Headings at the left, code that can be copied, and every word where it was written."""
+    """Headings at the left, code that can be copied, and every word in its place."""
 
     inlines = Markdown.inlines | {"link", "link_url"}
     elements: ClassVar[dict[str, type[MarkdownElement]]] = {

@@ -1,4 +1,4 @@
-"""``fsm-agent mcp``: the agent as an MCP server, and logins to servers of others."""
+"""``fsm-agent mcp``: the agent as an MCP server, and logins to other servers."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def serve(
 def _choose_offers(
     make_agent: Callable[..., Any], names: Sequence[str]
 ) -> tuple[dict[str, ToolSpec], SkillShelf | None]:
-    """The tools of these names, and of these toolsets; and the skills of an agent that reads them. Raises
+    """Return the tools of these names and toolsets, and the skills if the agent reads them. Raises
     ``ConfigError``."""
     from fsm_agent.serve.called_tools import choose_tools, find_agent
 
@@ -115,11 +115,11 @@ def _names_in(agent: Agent[Any, Any], name: str) -> Sequence[str]:
     return [tool.spec.name for tool in TOOLSETS[name](place) if tool.spec.name in own]
 
 
-# Logins to servers of others
+# Logins to other servers
 
 
 LOGIN_SECONDS = 300.0
-"""In which a person logs in."""
+"""Time limit for a login."""
 
 
 def login(

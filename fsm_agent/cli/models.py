@@ -1,5 +1,5 @@
-"""``fsm-agent models``: what is known of a model and where that is from, what was learned of all, and the
-most that a turn can cost."""
+"""``fsm-agent models``: what is known about a model and from which source, what was learned about all, and
+the most that a turn can cost."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ def models_of(profile: Profile) -> list[str]:
         return ["demo"] if profile.name == "offline" else []
     if served := local_models(os.environ.get(profile.base_url_env or "") or profile.base_url or ""):
         return sorted(served)
-    from genai_prices.data import providers  # a quarter of a second
+    from genai_prices.data import providers  # takes a quarter of a second
 
     prices = next((one.models for one in providers if one.id == profile.price_list), ())
     known = {one.id for one in prices if not one.deprecated and facts_of(profile.catalog, one.id).source}
@@ -114,8 +114,8 @@ def models_of(profile: Profile) -> list[str]:
 
 
 def matching_models(home: str | None, begun: str) -> list[str]:
-    """Return the names that begin so: providers with their colon, behind a colon the provider's models; none
-    where the config file cannot be read."""
+    """Return the names that begin with ``begun``: providers with their colon, after a colon the provider's
+    models; none if the config file cannot be read."""
     with contextlib.suppress(ConfigError):
         profiles = config_of(home_of(home, os.environ)).profiles
         provider, colon, _ = begun.partition(":")
@@ -159,30 +159,30 @@ def forget(
 
 
 def learned_facts(home: Path, config: Config) -> LearnedFacts:
-    """What is believed in this home now."""
+    """Return the learned facts that are current in this home."""
     learned = LearnedFacts(home, Settings.of(None, config.settings).learned.days, time.time)
     learned.refresh()
     return learned
 
 
 def name_of(choice: Choice) -> str:
-    """The model's name with its provider's."""
+    """Return the name of the model with that of its provider."""
     return f"{choice.profile.name}:{choice.model}"
 
 
 def model_facts(choice: Choice) -> str:
-    """One line on what is known of it, and from where."""
+    """Describe in one line what is known about a model, and from which source."""
     return "it is a part of fsm-agent" if choice.profile.in_process else choice.facts.words()
 
 
 def lines_of(learned: LearnedFacts) -> list[str]:
-    """One line for each fact, and for each key that rests."""
+    """Return one line for each fact, and for each key that rests."""
     facts = [f"{_line(fact)} (until {_day(learned.until(fact))})" for fact in learned.all()]
     return facts + [rest_line(rest) for rest in learned.rests.all()]
 
 
 def rest_line(rest: KeyRest) -> str:
-    """What rests, by the beginning of its digest, and until when."""
+    """Describe a resting key: the beginning of its digest, and the end of its rest."""
     until = time.strftime("%Y-%m-%d %H:%M", time.localtime(rest.until))
     return clean(f"a key of {rest.provider}:{rest.model} (digest {rest.digest[:8]}) rests until {until}")
 
@@ -209,8 +209,8 @@ WORDS = {
 
 @dataclass(frozen=True, slots=True)
 class MostMoney:
-    """US dollars, ``None`` where a price, a window or the length of a reply is not known: of one request to
-    each of ``models``, and of all that a ``turn``, a ``tree`` and a ``compaction`` can send (``bounds``).
+    """US dollars, ``None`` if a price, a window or the length of a reply is unknown: of one request to each
+    of ``models``, and of everything that a ``turn``, a ``tree`` and a ``compaction`` can send (``bounds``).
     ``limits``: those in money, by their names."""
 
     models: Mapping[str, float | None]
@@ -218,7 +218,7 @@ class MostMoney:
     limits: Mapping[str, float]
 
     def lines(self) -> list[str]:
-        """Return it in words."""
+        """Return the amounts in words."""
         said = ["Money, in US dollars, with a window full of prompt and the longest reply in each request"]
         said += [f"  a request to {name}: {_words(usd)}" for name, usd in self.models.items()]
         said += [f"  {WORDS[name]}: {_words(usd)}" for name, usd in self.bounds.items()]
@@ -243,7 +243,7 @@ def most_money(requests: Mapping[str, int], models: Sequence[str], settings: Set
 
 
 def most_of_request(choice: Choice, settings: Settings) -> float | None:
-    """Return the most that one request to a model can cost in US dollars; ``None`` if that is not known."""
+    """Return the most that one request to a model can cost in US dollars; ``None`` if unknown."""
     price = price_of(choice.model, choice.profile.name, settings.prices)
     if price is None or choice.window is None or (reply := _longest(choice, settings)) is None:
         return None
@@ -251,7 +251,7 @@ def most_of_request(choice: Choice, settings: Settings) -> float | None:
 
 
 def _longest(choice: Choice, settings: Settings) -> int | None:
-    """Tokens of the longest reply that is asked for: one that was cut is asked for with a larger cap."""
+    """Return the tokens of the longest reply requested; a truncated one raises the cap."""
     most, wished = choice.facts.output, settings.max_output_tokens
     if wished is None:
         return most

@@ -1,4 +1,4 @@
-"""Options that several commands have."""
+"""Options shared by several commands."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from fsm_agent.errors import ConfigError
 
 
 def complete_model(incomplete: str) -> list[str]:
-    """Names of models that begin so, for a shell."""
+    """Return the names of models that begin with this text, for a shell."""
     from fsm_agent.cli.models import matching_models
 
     return matching_models(None, incomplete)
 
 
 def complete_session(incomplete: str) -> list[tuple[str, str]]:
-    """Ids of sessions that begin so, each with its title, for a shell."""
+    """Return the ids of sessions that begin with this text, each with its title, for a shell."""
     from fsm_agent.cli.sessions import matching_sessions
 
     return matching_sessions(None, incomplete)
@@ -41,8 +41,8 @@ ApiKey = Annotated[str | None, typer.Option(help="API key; better set in the env
 
 
 def _with_one_store(ctx: typer.Context, home: str | None) -> str | None:
-    """Refuse a home beside a database of the environment: they name different sessions, and whichever won, a
-    command would do nothing where it was meant to."""
+    """Refuse a home beside a database in the environment: they name different sessions, and whichever won, a
+    command might miss those that were meant."""
     if home is None or ctx.resilient_parsing:
         return home
     from fsm_agent.settings import DATABASE_VARIABLE, from_environment
@@ -58,7 +58,7 @@ def _with_one_store(ctx: typer.Context, home: str | None) -> str | None:
 _HOME = "Data directory; default: $FSM_AGENT_HOME, else the platform's."
 Home = Annotated[str | None, typer.Option(help=_HOME, callback=_with_one_store)]
 HomeFolder = Annotated[str | None, typer.Option("--home", help=_HOME)]
-"""Of a command that reads no sessions, or the home's own whatever the environment says."""
+"""For a command that reads no sessions, or the home's own whatever the environment says."""
 MaxIterations = Annotated[int | None, typer.Option(help="Iterations that the turn may use.")]
 MaxCost = Annotated[
     float | None, typer.Option(metavar="USD", help="US dollars that the turn and its children may cost.")
@@ -110,9 +110,9 @@ MarkdownFile = Annotated[
 
 @dataclass(frozen=True, slots=True)
 class CliOptions:
-    """The options from which an agent is made. ``sets`` are ``nested.name=value`` texts; ``yes`` approves
-    every tool; ``session`` is the one to continue, by id or title; ``tools`` are ``module:name`` of the
-    user's own; ``source`` names the command in lists of sessions."""
+    """Options of an agent. ``sets`` are ``nested.name=value`` texts; ``yes`` approves every tool; ``session``
+    is the one to continue, by id or title; ``tools`` are ``module:name`` of the user's own; ``source`` names
+    the command in lists of sessions."""
 
     model: Model = None
     base_url: BaseUrl = None
@@ -134,11 +134,11 @@ class CliOptions:
 SHOWN = ("quiet", "verbose")
 LIMITS = ("max_cost", "max_tokens", "max_seconds")
 RUNNING = ("max_iterations", *LIMITS, "sets", "session")
-"""What a turn that was begun before has already."""
+"""Options that an existing turn already has."""
 
 
 def with_agent(*without: str) -> Callable[[Callable[..., int]], Callable[..., int]]:
-    """Give a command all options of ``CliOptions`` but some; it gets them as one value, ``given``."""
+    """Give a command all options of ``CliOptions`` except some; it receives them as one value, ``given``."""
     hints = get_type_hints(CliOptions, include_extras=True)
     options = [
         inspect.Parameter(

@@ -1,4 +1,4 @@
-"""``fsm-agent pending`` and ``approvals``: questions of suspended turns, and answers that were remembered."""
+"""``fsm-agent pending`` and ``approvals``: questions of suspended turns, and remembered answers."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ Item = Annotated[str, typer.Argument(metavar="ID", help="As it is listed, or its
 
 
 def items_of(store: Store) -> PendingItems:
-    """Return what the turns of a store wait for."""
+    """Return the pending items of a store."""
     return PendingItems(lambda: store.database, store.now)
 
 
@@ -169,7 +169,7 @@ def remove_approval(
 
 
 def _one_row(text: str) -> str:
-    """On one line, with nothing left out."""
+    """Show a text on one line, with nothing left out."""
     return visible(text, sys.stdout.encoding or "utf-8", lines=False)
 
 

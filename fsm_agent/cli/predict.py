@@ -35,9 +35,9 @@ from fsm_agent.fsm.table import Table
 from fsm_agent.fsm.verify import bounds, examine
 
 MOST = 2_000
-"""Turns that are learned from, the newest."""
+"""Maximum turns to learn from: the newest."""
 FEW = 100
-"""With fewer turns the report says that they are few."""
+"""Number of turns below which the report warns that they are few."""
 
 
 def predict(
@@ -74,8 +74,8 @@ def predict(
 
 @dataclass(frozen=True, slots=True)
 class Learning:
-    """What a prediction is made from: recorded turns, for each the limits under the ``change``, and that in
-    words."""
+    """The input of a prediction: recorded turns, the limits of each under the ``change``, and a description
+    of that."""
 
     observed: Sequence[Observed]
     limits: Sequence[Mapping[str, int]]
@@ -110,7 +110,7 @@ def _recorded_means(observed: Sequence[Observed]) -> dict[str, float | None]:
 
 
 def _proved_bounds(machine: Machine, limits: Sequence[Mapping[str, int]]) -> dict[str, int]:
-    """The most that any turn with one of these limits can do."""
+    """Return the most that any turn with one of these limits can do."""
     proof = examine(machine.table)
     found = bounds(proof.without_caps, proof.with_caps, (CALL,))
     names = {f"visits of {CALL}": "requests", "moves": "moves"}
@@ -152,7 +152,7 @@ def _between(one: Estimate, digits: int) -> str:
 
 
 def _exits(observed: Sequence[Observed], now: Prediction, check: Prediction) -> Iterator[tuple[str, ...]]:
-    """The share of each exit, the most frequent first."""
+    """Yield the share of each exit, the most frequent first."""
     was = Counter(str(one.rows[-1].exit) for one in observed)
     nothing = Estimate(0, 0, 0)
     for name in dict.fromkeys((*now.exits, *(name for name, _ in was.most_common()))):
@@ -162,24 +162,24 @@ def _exits(observed: Sequence[Observed], now: Prediction, check: Prediction) -> 
         yield (name, *shares, interval, f"{unchanged.value:.0%}", "")
 
 
-# The prediction beside a table that is being written (``fsm-agent diagram --live``).
+# The prediction beside a table that is being edited (``fsm-agent diagram --live``).
 
 
 RECORDED = 300
-"""Recorded turns that a prediction learns from, the newest."""
+"""Maximum recorded turns to learn from: the newest."""
 DRAWN = 500
-"""Turns that are drawn for each prediction."""
+"""Turns drawn for each prediction."""
 
 
 class Predictor:
-    """What turns of a version of the agent's table will do, learned from the newest turns of the home."""
+    """Predicts turns of a version of the agent's table from the newest turns of the home."""
 
     def __init__(self, home: str | None) -> None:
         self._home = home
         self._observed: list[Observed] | None = None
 
     def __call__(self, table: Table) -> Mapping[str, Any] | None:
-        """The figures; ``None`` for another table, and where nothing is recorded."""
+        """Return the figures; ``None`` for another table, and if nothing is recorded."""
         if table.name != TURN.name:
             return None
         if self._observed is None:
@@ -188,7 +188,7 @@ class Predictor:
             return None
         try:
             turns = drawn(self._observed, machine=Machine(table), turns=DRAWN)
-        except FsmAgentError:  # an event that turns reported has no row any more
+        except FsmAgentError:  # a recorded event no longer has a row
             return None
         requests = fmean(map(requests_in, turns))
         asked = sum(one.requests for one in self._observed) or 1

@@ -43,11 +43,11 @@ QUESTION = "Allow it?  y once · s this session · a always · n no · never: "
 ONLY_ONCE = "Allow it?  y once · n no: "
 """For a call that cannot be remembered."""
 EDITS = "Allow it?  y once · e all edits · s, a this file · n no · never: "
-"""For a change of a file that a person has seen; ``e`` is for every call of this tool in this session."""
+"""For a change of a file that a person has seen; ``e`` covers every call of this tool in this session."""
 CHANGE = "change"
 """The label of a diff."""
 CHANGED = ("content", "old_text", "new_text", "every")
-"""Arguments that a diff shows all of."""
+"""Arguments that a diff shows in full."""
 REFUSED = {
     "deny": "denied: you said no to this call",
     "never": "denied: you said never, so such calls are refused without asking",
@@ -68,15 +68,15 @@ def attend(live: ProgressView, yes: bool) -> None:
 
 
 def _seen(live: ProgressView) -> ProgressView | None:
-    """Where a person sees a question: ``live``, or standard output while all else goes to a file; ``None``:
-    nowhere."""
+    """Return the view where a person sees a question: ``live``, or standard output while everything else goes
+    to a file; else ``None``."""
     if live.console.is_terminal:
         return live
     return ProgressView(console_of(sys.stdout)) if sys.stdout is not None and sys.stdout.isatty() else None
 
 
 class Asking:
-    """Questions run in threads of their own and give up when the turn has moved on without an answer.
+    """Questions, which run in their own threads and give up when the turn has continued without an answer.
     ``live`` is the view of the turn, ``seen`` the one that shows the questions."""
 
     def __init__(self, live: ProgressView, seen: ProgressView) -> None:
@@ -123,7 +123,7 @@ class Asking:
                 self._refuse(line, [*words, "e"] if for_edits else words)
 
     def _refuse(self, line: str, known: Iterable[str]) -> None:
-        """Say what can be answered. Several words are meant for the model: in a chat the next message begins
+        """Print the allowed answers. Several words are meant for the model: in a chat the next message begins
         with them."""
         allowed = ", ".join(one for one in known if len(one) == 1 or one == "never")
         kept = self._live.keep is not None and len(line.split()) > 1
@@ -134,11 +134,11 @@ class Asking:
         self._seen.write(Text(words, "yellow"))
 
     def _change(self, request: AskApproval) -> str | None:
-        """What the call would change in a file."""
+        """Return the change that the call would make to a file."""
         return Edits(Path.cwd(), Seen()).change(request.name, request.arguments)
 
     def question(self, question: str, choices: Sequence[str]) -> str | None:
-        """What the model wants to know: one of the choices by its number, or any other words."""
+        """Ask the model's question; return one of the choices by its number, or any other words."""
         with self._live.aside(), self._live.asking() as waiting:
             self._seen.write(Text(f"  {clean(question)}", "bold yellow"))
             self._seen.write(
@@ -154,8 +154,8 @@ class Asking:
 
 
 def with_change(question: Question, change: str, encoding: str = "utf-8") -> tuple[Question, list[str]]:
-    """Return the question with a diff in the place of the texts that it shows all of, and the line numbers
-    to show beside the lines of the diff."""
+    """Return the question with a diff in place of the texts that it shows in full, and the line numbers to
+    show beside the lines of the diff."""
     others = tuple(part for part in question.parts if part.place not in CHANGED)
     header, _, *hunks = change.split("\n")
     words = "new file" if header == f"--- {NO_FILE}" else "" if hunks else "nothing changes"
@@ -168,7 +168,7 @@ def with_change(question: Question, change: str, encoding: str = "utf-8") -> tup
 
 
 def _gutter(lines: Sequence[str]) -> list[str]:
-    """Return for each line of a diff its numbers before and after, all of one width."""
+    """Return for each line of a diff its old and new number, all of one width."""
     found = list(numbers(lines))
     widths = [max((len(str(pair[side] or "")) for pair in found), default=0) for side in (0, 1)]
     return [
@@ -190,8 +190,8 @@ def number_rows(rows: Sequence[QuestionRow], gutter: Sequence[str]) -> Iterator[
 
 
 def colors(rows: Sequence[QuestionRow], path: str = "") -> Iterator[Text]:
-    """The rows of a question in colors; those of a diff in the color of their line, and their code in those
-    of the language of ``path``."""
+    """Color the rows of a question: those of a diff in the color of their line, and their code in those of
+    the language of ``path``."""
     within, color = False, ""
     for row in rows:
         label = _label(row)
@@ -203,7 +203,7 @@ def colors(rows: Sequence[QuestionRow], path: str = "") -> Iterator[Text]:
             text.stylize(color, len(row.head))
             if color != "cyan" and row.text[:1] not in ("@", "\\"):
                 text = in_language(text, path, len(row.head) + (not goes_on))
-                text.highlight_regex(_SIGNS, "red")  # what cannot be seen stays the loudest
+                text.highlight_regex(_SIGNS, "red")  # invisible characters stay the loudest
         yield text
 
 
@@ -212,7 +212,7 @@ def _label(row: QuestionRow) -> str:
 
 
 def draw_row(row: QuestionRow) -> Text:
-    """A row of a question in colors."""
+    """Color a row of a question."""
     text = Text(row.text)
     text.highlight_regex(_SIGNS, "red")
     return Text.assemble((row.head, "bold yellow" if row.sentence else "dim"), text)

@@ -56,11 +56,11 @@ def refuse_options(given: CliOptions) -> None:
 
 
 class Remote:
-    """Queues messages of one session, one after the other, and shows what becomes of them."""
+    """Queues messages of one session, one after the other, and shows their progress."""
 
     def __init__(self, given: CliOptions, live: ProgressView) -> None:
         refuse_options(given)
-        # limits and the like are the app's as well: only where turns are queued is read here
+        # limits and the like are the app's as well: only the place of the queue is read here
         if other := [one for one in given.sets if not one.startswith(("dispatch.", "store."))]:
             allowed = "settings named dispatch.… or store.…"
             raise ConfigError("--set cannot be given with --remote", other[0], allowed)
@@ -160,8 +160,8 @@ async def _talk(remote: Remote, live: ProgressView, home: Any) -> None:
 
 
 SWEEPS = {True: (5.0, 5.0), False: (0.2, 0.0)}
-"""Seconds between two looks for queued turns, and how old they are: with Temporal, which is notified,
-and without."""
+"""Seconds between two searches for queued turns, and their minimum age: with Temporal, which is notified, and
+without."""
 KILLED = 130
 """Exit code after a second signal."""
 
@@ -203,14 +203,14 @@ async def _serve(name: str, store: Store, app: App, dispatcher: Dispatcher, sett
     asked = settings.dispatch
     sweep, age = SWEEPS[asked.temporal is not None]
     serving = Worker(store, app, dispatcher, sweep=sweep, age=age, tell=_say)
-    where = await dispatcher.about()  # an address that is wrong is said before it serves
+    where = await dispatcher.about()  # a wrong address is reported before it serves
     _say(f"serves {name}, table {DIGEST}, {asked.slots} slots; {store.database.name}; dispatcher: {where}")
     await serving.run(asked.slots, _on_signals())
     _say("has left")
 
 
 def _on_signals() -> asyncio.Event:
-    """Set by the first signal that asks this process to end; the second one ends it."""
+    """Return an event that the first termination signal sets; the second one ends this process."""
     stop, loop = asyncio.Event(), asyncio.get_running_loop()
 
     def leave() -> None:

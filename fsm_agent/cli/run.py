@@ -37,13 +37,13 @@ from fsm_agent.support.threads import in_a_loop
 
 
 def usage(item: Pending) -> str:
-    """How an answer to it is written."""
+    """Describe the form of an answer to a pending item."""
     words = {"question": "WORDS", "result": "--result TEXT|@FILE", "timer": "[WORDS]"}
     return "|".join(item.choices) if item.kind == "approval" else words[item.kind]
 
 
 def waiting_line(pending: Sequence[Pending], turn: str) -> str:
-    """A line that says what a turn waits for, and what to do."""
+    """Describe in one line what a turn waits for, and what to do."""
     if not pending:
         return f"suspended; continue: fsm-agent sessions resume {turn}"
     named = ", ".join(f"{one.id} ({one.what})" for one in pending)
@@ -98,23 +98,23 @@ def run(
 
 
 def words_of(text: str | None) -> str:
-    """The text itself, or standard input where it is ``None`` or ``-``. Raises ``ConfigError`` where a person
-    would have to guess that they are waited for."""
+    """Return the text, or standard input if it is ``None`` or ``-``. Raises ``ConfigError`` if a person would
+    have to guess that the command waits for input."""
     if text is None and sys.stdin.isatty():
         raise ConfigError("there is nothing to do", None, 'fsm-agent run "…", or a text on standard input')
     return sys.stdin.read() if text is None or text == "-" else text
 
 
 def view_of(given: CliOptions, alone: bool) -> ProgressView:
-    """Standard output gets the answer, standard error all else. With ``alone`` the caller prints what is
-    asked for, and nothing else is shown where standard error is no terminal."""
+    """Return a view with the answer on standard output, everything else on standard error. With ``alone`` the
+    caller prints the result, and nothing else is shown unless standard error is a terminal."""
     quiet = given.quiet or (alone and not sys.stderr.isatty())
     answers = None if alone else console_of(sys.stdout)
     return ProgressView(console_of(sys.stderr), answers, quiet=quiet, verbose=given.verbose)
 
 
 def schema_in(path: str) -> Any:
-    """The JSON schema in a file as the type of an answer. Raises ``ConfigError``."""
+    """Return the JSON schema in a file as the type of an answer. Raises ``ConfigError``."""
     from fsm_agent.output import JsonSchema
 
     try:
@@ -125,9 +125,9 @@ def schema_in(path: str) -> Any:
 
 
 def go(given: CliOptions, as_json: bool, begin: Callable[[Agent], Turn], *, typed: bool = False) -> int:
-    """Run the turn that ``begin`` makes and return the exit code of its outcome. Standard output gets the
-    answer; with ``as_json`` the result as one object, of a ``typed`` turn its answer as JSON. Progress goes
-    to standard error; beside JSON only where that is a terminal."""
+    """Run the turn that ``begin`` returns and return the exit code of its outcome. Standard output receives
+    the answer; with ``as_json`` the result as one object, for a ``typed`` turn its answer as JSON. Progress
+    goes to standard error; beside JSON only if that is a terminal."""
     live = view_of(given, as_json or typed)
     attend(live, given.yes)
     agent, choice = agent_of(given, live)
@@ -147,7 +147,7 @@ def go(given: CliOptions, as_json: bool, begin: Callable[[Agent], Turn], *, type
 
 
 def report_suspension(waits: TurnSuspended, as_json: bool) -> int:
-    """Say what a turn waits for, and return the exit code of that."""
+    """Print what a turn waits for, and return the exit code of a suspension."""
     told = {"suspended": True, "turn_id": waits.turn_id, "pending": [one.to_dict() for one in waits.pending]}
     if as_json:
         print(json.dumps(told))
@@ -157,13 +157,13 @@ def report_suspension(waits: TurnSuspended, as_json: bool) -> int:
 
 
 def code_of(result: TurnResult) -> int:
-    """0 completed, 1 failed, 3 partial, 130 interrupted."""
+    """Return the exit code: 0 completed, 1 failed, 3 partial, 130 interrupted."""
     codes = {"completed": 0, "failed": 1, "partial": 3, "interrupted": 130}
     return next(code for name, code in codes.items() if result[name])
 
 
 async def run_live(agent: Agent, turn: Turn, live: ProgressView) -> TurnResult:
-    """Run a turn with the live view and with Ctrl-C."""
+    """Run a turn with the live view, and handle Ctrl-C."""
 
     def interrupt() -> None:
         live.status("interrupted; press Ctrl-C again to leave")
@@ -181,7 +181,7 @@ async def run_live(agent: Agent, turn: Turn, live: ProgressView) -> TurnResult:
 
 
 def figures(agent: Agent) -> str:
-    """How full the window is, and what the session cost so far, in short; empty when neither is known."""
+    """Return the window's fill level and the session's cost, in short; empty if neither is known."""
     assert agent.options["store"] is not None
     used, spent = agent.context_used, session_usage(agent.options["store"], agent.session_id)
     parts = [f"{used:.0%} context"] if used else []
@@ -197,8 +197,8 @@ async def _one(agent: Agent, turn: Turn, live: ProgressView) -> TurnResult:
 
 @contextmanager
 def ctrl_c(interrupt: Callable[[], object]) -> Iterator[None]:
-    """Within the event loop of the turn. ``interrupt`` is called in the loop, because a signal may come at a
-    moment at which a lock is held; the second signal raises ``KeyboardInterrupt``."""
+    """Handle Ctrl-C within the event loop of the turn. ``interrupt`` is called in the loop, because a signal
+    may arrive while a lock is held; the second signal raises ``KeyboardInterrupt``."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -232,7 +232,7 @@ def resume(
 
 
 def resume_turn(name: str | None, given: CliOptions, as_json: bool) -> int:
-    """Continue an unfinished turn; without a name the newest one that no process runs."""
+    """Continue an unfinished turn; by default the newest one that no process runs."""
     store = store_of(given.home)
     turn = find_turn(store, name) if name is not None else _newest_unfinished(store)
     if not (as_json or given.quiet):
@@ -264,7 +264,8 @@ def fork(
 
 
 def _newest_unfinished(store: Store) -> TurnInfo:
-    """Not a child, which continues with its parent, and not a fork that has not been started."""
+    """Return the newest unfinished turn that no process runs, except children, which continue with their
+    parent, and unstarted forks."""
     for turn in Turns(store.database).recent(1_000, unfinished=True):
         begun_here = turn.parent is None or (turn.forked_at is not None and turn.seq > turn.forked_at)
         if begun_here and store.owners.alive(turn.owner) is None:
@@ -273,9 +274,9 @@ def _newest_unfinished(store: Store) -> TurnInfo:
 
 
 def _with_its_model(store: Store, turn_id: str, given: CliOptions) -> CliOptions:
-    """The model that the turn was begun with, where no other is named. A stored address is believed only when
-    it is on this machine, because a key must not go where a record says. A turn that came in a file gets the
-    model that a new one would."""
+    """Select the model that the turn was begun with unless another is named. A stored address is trusted only
+    if it is on this machine, because a key must not be sent to an address from a record. An imported turn
+    gets the model that a new one would."""
     turns = Turns(store.database)
     if given.model is not None or turns.info(turn_id).imported:
         return given

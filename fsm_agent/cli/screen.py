@@ -30,25 +30,25 @@ _CONTROL = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\xad\u061c\u115f\u1160\u180e\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f\u3164"
     "\ud800-\udfff\ufeff\uffa0\ufff9-\ufffb\U000e0000-\U000e007f]"
 )
-"""C0 (but tab and newline), C1, marks that change the direction of text or lines, what is invisible and no
-part of a script's spelling, lone surrogates."""
+"""C0 (but tab and newline), C1, marks that change the direction of text or lines, invisible characters that
+no script's spelling needs, lone surrogates."""
 
 _STYLES = {
     "markdown.code": "cyan", "markdown.link_url": "dim underline", "markdown.item.bullet": "cyan",
     "markdown.item.number": "cyan", "markdown.block_quote": "italic", "markdown.hr": "dim",
     "markdown.table.border": "dim", "markdown.table.header": "bold",
 }  # fmt: skip
-"""Colors of Markdown that can be read on light and on dark terminals."""
+"""Colors of Markdown that are readable on light and on dark terminals."""
 
 
 def clean(text: str) -> str:
-    """The text for reading: control characters as visible escapes, none left out; tabs and newlines stay. It
+    """Return readable text: control characters as visible escapes, none left out; tabs and newlines stay. It
     is not exact, as ``fsm_agent.approvals.question`` is: an escape looks like the same words in the text."""
     return _CONTROL.sub(lambda found: escape(found[0]), text.replace("\r\n", "\n"))
 
 
 def preview(value: Any, most: int) -> str:
-    """A value on one line of at most ``most`` characters; a mapping as ``name=value`` pairs."""
+    """Return a value on one line of at most ``most`` characters; a mapping as ``name=value`` pairs."""
     if isinstance(value, Mapping):
         line = "  ".join(
             f"{_on_one_line(name, most)}={_on_one_line(item, most)}" for name, item in value.items()
@@ -63,8 +63,8 @@ def _on_one_line(value: Any, most: int) -> str:
 
 
 def console_of(stream: IO[str]) -> Console:
-    """A console that draws only on a real terminal, and breaks lines between words there; anywhere else it
-    writes plain text."""
+    """Return a console that draws only on a real terminal, and breaks lines between words there; anywhere
+    else it writes plain text."""
     from rich.console import Console
     from rich.theme import Theme
 
@@ -76,14 +76,14 @@ def console_of(stream: IO[str]) -> Console:
 
 
 def seconds(value: float) -> str:
-    """A duration as people read it: ``0.04 s``, ``12.3 s``, ``3 min 20 s``."""
+    """Format a duration for people: ``0.04 s``, ``12.3 s``, ``3 min 20 s``."""
     if value >= 120:
         return f"{int(value // 60)} min {int(value % 60)} s"
     return f"{value:.2f} s" if value < 10 else f"{value:.1f} s"
 
 
 def ago(at: float, now: float) -> str:
-    """How long something is past; a date when it is long past."""
+    """Return how long ago something was; a date if it was long ago."""
     past = now - at
     if past < 60:
         return "just now"
@@ -95,7 +95,7 @@ def ago(at: float, now: float) -> str:
 
 
 def since(at: float, now: float) -> str:
-    """The same in six characters."""
+    """Return the same in six characters."""
     past = now - at
     if past < 60:
         return "now"
@@ -112,12 +112,12 @@ def moment(at: float) -> str:
 
 
 def count(number: int, noun: str) -> str:
-    """Return a number with its noun, in the plural where it has to be."""
+    """Return a number with its noun, in the plural if needed."""
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
 def short(number: int) -> str:
-    """``812``, ``12.3k``, ``4.5M``."""
+    """Shorten a number: ``812``, ``12.3k``, ``4.5M``."""
     if number < 1_000:
         return str(number)
     return f"{number / 1_000:.1f}k" if number < 999_950 else f"{number / 1_000_000:.1f}M"
@@ -129,7 +129,7 @@ def tokens(spent: UsageTotals) -> str:
 
 
 def cost(spent: UsageTotals) -> str:
-    """Never 0 for what is not known."""
+    """Return the cost; never 0 if it is unknown."""
     if spent.cost_status in ("none", "unknown"):
         return "unknown"
     if spent.cost is None:
@@ -138,19 +138,19 @@ def cost(spent: UsageTotals) -> str:
 
 
 def dollars(amount: float) -> str:
-    """Return an amount of US dollars, precise where it is small."""
+    """Return an amount of US dollars, with more digits if it is small."""
     if 0 < amount < 0.0001:
         return "<$0.0001"
     return f"${amount:,.2f}" if amount >= 0.995 else f"${amount:.4f}"
 
 
 def share(part: float | None) -> str:
-    """Return a part of 1 as a percentage; a dash where it is unknown."""
+    """Return a part of 1 as a percentage; a dash if unknown."""
     return "–" if part is None else f"{part:.0%}"
 
 
 def spell(amount: float) -> str:
-    """Seconds, also very many and very few."""
+    """Format seconds, also very many and very few."""
     if amount < 0.1:
         return f"{amount * 1000:.0f} ms"
     return f"{amount / 3600:,.1f} h" if amount >= 7200 else seconds(amount)
@@ -160,10 +160,10 @@ UNLIMITED = 1_000_000
 
 
 class WholeTable(Table):
-    """In columns where the longest word of each has room, else row by row with a line for each cell. In a
-    column a word of more than ``breaks`` columns is broken; where room is short, one of half of them is, but
-    in the first column, whose names are copied. (``rich`` would take room from the widest column first, and
-    crop what does not fit.)"""
+    """A table in columns if the longest word of each has room, else row by row with a line for each cell. In
+    a column a word of more than ``breaks`` columns is broken; if room is short, one of half of them is,
+    except in the first column, whose names are copied. (``rich`` would take room from the widest column
+    first, and crop what does not fit.)"""
 
     def __init__(self, *, breaks: int = UNLIMITED, **options: Any) -> None:
         super().__init__(**options)
@@ -178,7 +178,7 @@ class WholeTable(Table):
             yield from self._records()
 
     def _fit(self, console: Console, options: ConsoleOptions) -> bool:
-        """Give each column what its longest word needs, and a part of what is left; say whether there is
+        """Give each column the width of its longest word, and a share of the rest; say whether there is
         enough."""
         unlimited = options.update(width=UNLIMITED)
         sizes = [
@@ -209,7 +209,7 @@ class WholeTable(Table):
 
 
 def grid_of(names: Iterable[str], *, right: Collection[str] = (), breaks: int = UNLIMITED) -> WholeTable:
-    """Return a table without lines and rows, with figures in the columns ``right``."""
+    """Return an empty table without lines, with figures in the columns ``right``."""
     grid = WholeTable(breaks=breaks, box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="dim")
     for name in names:
         grid.add_column(name, justify="right" if name in right else "left")
@@ -217,20 +217,20 @@ def grid_of(names: Iterable[str], *, right: Collection[str] = (), breaks: int = 
 
 
 def _text(cell: RenderableType) -> Text:
-    """A cell at the left."""
+    """Return a cell aligned at the left."""
     text = cell.copy() if isinstance(cell, Text) else Text(str(cell))
     text.justify = None
     return text
 
 
 SHOWN = 40
-"""Lines of a change that are shown after it was made."""
+"""Maximum lines to show of a change after it was made."""
 _DIFF = re.compile(r"^--- .*\n\+\+\+ .*\n(?=@@ )", re.MULTILINE)
 _COLORS = {"+": "green", "-": "red", "@": "cyan"}
 
 
 def color_of(line: str) -> str:
-    """Return how a line of a unified diff is shown."""
+    """Return the style of a line of a unified diff."""
     return _COLORS.get(line[:1], "dim")
 
 
@@ -238,12 +238,12 @@ _CODE = {
     "Keyword": "magenta", "Operator.Word": "magenta", "Comment": "italic dim", "Literal.String": "yellow",
     "Literal.Number": "cyan", "Name.Function": "blue", "Name.Class": "blue", "Name.Decorator": "cyan",
 }  # fmt: skip
-"""Colors of code in a diff, where green and red say what was added and removed."""
+"""Colors of code in a diff, where green and red mark added and removed lines."""
 
 
 @cache
 def _language(name: str) -> tuple[Any, Any]:
-    """What reads the language of a file of this name, and the theme; (``None``, …) for an unknown one."""
+    """Return the lexer for a file of this name, and the theme; (``None``, …) for an unknown language."""
     from rich.style import Style
     from rich.syntax import ANSISyntaxTheme, Syntax
 
@@ -252,8 +252,8 @@ def _language(name: str) -> tuple[Any, Any]:
 
 
 def in_language(shown: Text, path: str, begin: int) -> Text:
-    """Color the code in ``shown`` from ``begin`` on, in the language that the name of the file says. A line
-    is read alone, so in a text of several lines the colors may be wrong, and the text never is."""
+    """Color the code in ``shown`` from ``begin`` on, in the language of the file's name. Each line is read
+    alone, so in a text of several lines the colors may be wrong, but never the text."""
     lexer, theme = _language(PurePath(path).name)
     if lexer is None:
         return shown
@@ -266,7 +266,7 @@ def in_language(shown: Text, path: str, begin: int) -> Text:
 
 
 def counts(result: str) -> str:
-    """Return how many lines a tool's result shows to be added and removed: ``+3 -1``."""
+    """Return the number of added and removed lines that a tool's result shows: ``+3 -1``."""
     lines = result[found.end() :].split("\n") if (found := _DIFF.search(result)) else []
     added, removed = (sum(line.startswith(sign) for line in lines) for sign in "+-")
     return f"+{added:,} -{removed:,}"
@@ -274,7 +274,7 @@ def counts(result: str) -> str:
 
 def color_change(result: str, path: str = "") -> Text | None:
     """Return the change of the file ``path`` that a tool's result shows, or ``None``. A long change ends with
-    the number of the lines left out."""
+    the number of omitted lines."""
     found = _DIFF.search(result)
     if found is None:
         return None
@@ -289,15 +289,15 @@ def color_change(result: str, path: str = "") -> Text | None:
 
 
 _HANGS = re.compile(r" *(?:(?:ok|FAIL|FAILED) {2,}|\d+\. |[^\w\s(“\"'/] |/\S.*?  +)?")
-"""The beginning of a line that is not its words: blanks and a mark, a number or a verdict, or a command and
-its arguments."""
+"""The beginning of a line before its words: blanks and a mark, a number or a verdict, or a command and its
+arguments."""
 _NARROWEST = 16
-"""Columns for the words of a line at least."""
+"""Minimum columns for the words of a line."""
 
 
 class Hanging:
-    """Text whose long lines continue below the beginning of their words, not in the first column. ``hang``
-    columns come before the words, by default the blanks and the mark of each line."""
+    """Text whose long lines continue below the beginning of their words, not in the first column. ``hang``:
+    columns before the words, by default the blanks and the mark of each line."""
 
     def __init__(self, text: Text, hang: int | None = None) -> None:
         self._text, self._hang = text, hang
@@ -318,13 +318,13 @@ class Hanging:
 
 
 OUTCOMES = {"completed": "green", "failed": "red", "partial": "yellow", "interrupted": "magenta"}
-"""The ends of turns, and their colors."""
+"""Outcomes of turns, and their colors."""
 PLAIN = 140
-"""Columns of a table where there is no terminal to ask."""
+"""Columns of a table without a terminal."""
 
 
 def screen() -> Console:
-    """Standard output; wide enough for whole lines where it is no terminal."""
+    """Return standard output as a console; wide enough for whole lines if it is not a terminal."""
     console = console_of(sys.stdout)
     if not console.is_terminal:
         console.width = PLAIN
@@ -332,7 +332,7 @@ def screen() -> Console:
 
 
 def put(console: Console, *parts: RenderableType) -> None:
-    """Print, without blanks at the ends of lines where it is no terminal."""
+    """Print, without blanks at the ends of lines if it is not a terminal."""
     for part in parts:
         if console.is_terminal:
             console.print(Hanging(part) if isinstance(part, Text) else part, soft_wrap=False)
@@ -349,7 +349,7 @@ def say(line: str) -> None:
 
 @contextmanager
 def progress(doing: str, total: int) -> Iterator[Callable[[int], None]]:
-    """Show a bar on standard error where it is a terminal; what is yielded moves it on by a number."""
+    """Show a bar on standard error if that is a terminal; yield a function that advances it by a number."""
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeRemainingColumn  # few commands do
 
     console = console_of(sys.stderr)

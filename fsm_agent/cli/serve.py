@@ -1,5 +1,5 @@
-"""``fsm-agent serve``: programs and browsers over HTTP, and the keys with which they come; and
-``fsm-agent acp``: editors, by the Agent Client Protocol."""
+"""``fsm-agent serve``: the agent over HTTP, for programs and browsers, and their keys; and ``fsm-agent acp``:
+the agent in an editor, by the Agent Client Protocol."""
 
 from __future__ import annotations
 
@@ -58,8 +58,8 @@ CertificateKey = Annotated[str | None, typer.Option(metavar="FILE", help="Its pr
 
 @dataclass(frozen=True, slots=True)
 class ServeTarget:
-    """Where to serve, and how: ``app`` as ``module:name``, ``workers`` to run no turns here, files of
-    ``certificate`` and ``key`` for TLS, ``cors`` as origins."""
+    """Where and how to serve: ``app`` as ``module:name``, ``workers`` to queue turns instead of running them
+    here, files of ``certificate`` and ``key`` for TLS, ``cors`` as origins."""
 
     host: str
     port: int
@@ -73,11 +73,11 @@ class ServeTarget:
 
     @property
     def local(self) -> bool:
-        """Whether only this machine reaches it."""
+        """Say whether only this machine can reach it."""
         return self.host in LOCAL
 
     def check(self) -> None:
-        """Raise ``ConfigError`` for what cannot be served so."""
+        """Raise ``ConfigError`` for a combination that cannot be served."""
         if (self.certificate is None) != (self.key is None):
             raise ConfigError(
                 "TLS needs both files", self.certificate or self.key, "--tls-cert and --tls-key"
@@ -131,8 +131,8 @@ def start(
 
 
 def keys_of(target: ServeTarget, store: Store) -> tuple[KeyRing, str]:
-    """The keys that are taken, and the token among them; it is empty where others can connect. Raises
-    ``ConfigError`` where there would be none."""
+    """Return the accepted keys, and the token among them, which is empty if other machines can connect.
+    Raises ``ConfigError`` if there would be no key."""
     from fsm_agent.serve.keys import KeyRing
 
     token = secrets.token_urlsafe(24) if target.local else ""
@@ -146,8 +146,8 @@ def keys_of(target: ServeTarget, store: Store) -> tuple[KeyRing, str]:
 
 
 def agents_of(given: CliOptions, app: str | None) -> tuple[Callable[..., Any], Store]:
-    """What makes the agent of a turn, and the store of all of them. Raises ``ConfigError`` where two things
-    say which agent there is."""
+    """Return a factory for the agent of a turn, and the store of all turns. Raises ``ConfigError`` if two
+    options define the agent."""
     if app is not None and (given.model or given.tools):
         raise ConfigError("--app says which agent there is", app, "no --model and no --tool")
     given = replace(given, sets=[SUSPENDS, *given.sets])
@@ -178,7 +178,7 @@ async def serve_until_a_signal(
     token: str,
     only: Door | None = None,
 ) -> None:
-    """Serve until a signal comes. ``only``: the one door, in the place of all."""
+    """Serve until a signal arrives. ``only``: the one door, instead of all."""
     from fsm_agent.dispatch.service import SessionService
     from fsm_agent.serve.app import app_of
     from fsm_agent.serve.doors import Doors, doors_of
@@ -220,7 +220,7 @@ async def serve_until_a_signal(
 
 
 class OneLineFormatter(logging.Formatter):
-    """A record with what was raised, and not where, without secrets."""
+    """Formats a record with its exception, but without the traceback and secrets."""
 
     def format(self, record: logging.LogRecord) -> str:
         """Return the record as one line."""
@@ -230,7 +230,7 @@ class OneLineFormatter(logging.Formatter):
 
 
 def log_to_stderr(audit: int = logging.INFO) -> None:
-    """Write warnings, and the audit lines from this level on, to standard error without secrets."""
+    """Write warnings, and audit lines from this level on, to standard error without secrets."""
     shown = logging.StreamHandler(sys.stderr)
     shown.setFormatter(OneLineFormatter())
     logging.basicConfig(handlers=[shown], level=logging.WARNING)
@@ -314,7 +314,7 @@ def is_pipe(number: int) -> bool:
 
 
 class CommandLineHost:
-    """Makes the agents of an editor's sessions with the options of the command line."""
+    """Creates the agents of an editor's sessions with the options of the command line."""
 
     commands = COMMANDS
     obey = staticmethod(obey)
@@ -331,8 +331,8 @@ class CommandLineHost:
         self._given = given
 
     def agent(self, view: EditorView, workdir: Path, session: str | None) -> Agent:
-        """Make the agent of a session that works in ``workdir``. What comes while a turn runs waits, as in
-        ``chat``, if nothing else is said. Raises ``ConfigError``."""
+        """Create the agent of a session that works in ``workdir``. A message during a turn waits, as in
+        ``chat``, unless the settings say otherwise. Raises ``ConfigError``."""
         asked = {"clarify": view.clarify} | ({"approval": _allow} if self._given.yes else {})
         options, _ = options_of(replace(self._given, session=session), SimpleNamespace(**asked))
         settings = options["settings"]

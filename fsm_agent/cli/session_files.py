@@ -114,7 +114,7 @@ def _count_files(found: Old) -> str:
 
 
 def _ask(found: Old, archive: str | None) -> None:
-    """Raises ``ConfigError`` when the answer is not yes, or no person can be asked."""
+    """Ask for consent. Raises ``ConfigError`` if the answer is not yes, or no person can be asked."""
     if sys.stdin is None or not sys.stdin.isatty():
         raise ConfigError(
             "removing them needs a person's consent", _count_files(found), "--yes, or --dry-run"
@@ -180,18 +180,18 @@ def copy(
 
 
 def _resolve_name(name: str) -> str:
-    """A database's name; of a file, the same for all ways to it."""
+    """Return the name of a database; of a file, the same for all paths to it."""
     return name if "://" in name else str(Path(name).resolve())
 
 
 def _source(home: str | None) -> Store:
-    """The store in use; with ``--home`` the one that this home itself names, since the address in the
-    environment may be where the sessions are to go."""
+    """Return the store in use; with ``--home`` the one that this home itself names, since the address in the
+    environment may be the target of the copy."""
     if home is None:
         return store_of(None)
     folder = home_of(home, os.environ)
     given = config_of(folder).settings
-    Settings.of(None, given)  # raises for what cannot be used
+    Settings.of(None, given)  # raises for invalid settings
     own = Storage.model_validate(given.get("store", {}))
     return store_for(folder, own.durability, own.database)
 
@@ -285,13 +285,13 @@ def _is_of_the_store(path: Path, store: Store) -> bool:
 
 
 def write_lines(path: Path, lines: Iterator[str]) -> int:
-    """Write a file that only the user may read, and return how many lines are safe in it. Raises
+    """Write a file that only the user may read, and return the number of its lines. Raises
     ``ConfigError``."""
     try:
         with open(path, "w", encoding="utf-8", opener=private_file) as file:
             written = sum(file.write(line + "\n") > 0 for line in lines)
             file.flush()
-            with contextlib.suppress(OSError):  # a pipe cannot be flushed to a disk
+            with contextlib.suppress(OSError):  # a pipe cannot be synced to a disk
                 os.fsync(file.fileno())
             return written
     except OSError as error:
@@ -338,7 +338,7 @@ def import_file(
 
 
 SHOWN = 20
-"""Files that are named; the others are counted."""
+"""Maximum files to name; the others are counted."""
 
 
 def undo_files(
@@ -392,7 +392,7 @@ def undo_files(
 
 
 def _of_session(store: Store, found: Sequence[Checkpoint], name: str | None) -> Sequence[Checkpoint]:
-    """Those of one session, of the sessions that it continues, and of their children."""
+    """Return the checkpoints of one session, of the sessions that it continues, and of their children."""
     if name is None:
         return found
     newest = find_session(store, name)

@@ -1,4 +1,4 @@
-"""``fsm-agent sessions list|rename|undo``, and the store and the names of sessions for all commands."""
+"""``fsm-agent sessions list|rename|undo``, and the store and names of sessions for all commands."""
 
 from __future__ import annotations
 
@@ -39,17 +39,17 @@ from fsm_agent.support.redaction import mask, mask_json
 from fsm_agent.support.threads import LOOP
 
 MOST = 1_000_000
-"""Lines of a list."""
+"""Maximum lines of a list."""
 OFFERED = 50
 """Sessions that Tab offers."""
 WIDE = 110
-"""Columns from which a list has room for models."""
+"""Minimum columns of a list that has room for models."""
 SHORT = 8
-"""Characters of an id where there is no room for all of it."""
+"""Characters of an id that has no room for all of them."""
 
 
 def complete_session(begun: str) -> list[tuple[str, str]]:
-    """Return (id, title) of the sessions used last that begin so, for a shell."""
+    """Return (id, title) of the most recently used sessions that begin with this text, for a shell."""
     return matching_sessions(None, begun)
 
 
@@ -70,8 +70,8 @@ AnyName = Annotated[
 
 
 def matching_sessions(home: str | None, begun: str) -> list[tuple[str, str]]:
-    """Return (id, title) of the sessions used last whose id or title begins so; none where the home cannot be
-    read."""
+    """Return (id, title) of the most recently used sessions whose id or title begins with this text; none if
+    the home cannot be read."""
     with contextlib.suppress(FsmAgentError):
         found = sessions(store_of(home), OFFERED, False, None)
         titled = [(one.id, preview(one.title or (one.last.asked if one.last else ""), 60)) for one in found]
@@ -80,7 +80,7 @@ def matching_sessions(home: str | None, begun: str) -> list[tuple[str, str]]:
 
 
 def store_of(home: str | None, settings: Settings | None = None) -> Store:
-    """Return the store of a home directory, or of the usual one. ``settings``: by default those of its
+    """Return the store of a home directory, by default the usual one. ``settings``: by default those of its
     file."""
     folder = home_of(home, os.environ)
     kept = (settings or Settings.of(None, config_of(folder).settings)).store
@@ -111,12 +111,12 @@ def list_sessions(
 
 
 def nothing_yet(store: Store) -> str:
-    """The words of a command that reports on sessions, in a store that has none."""
+    """Return the message of a command that reports on sessions, for a store without any."""
     return clean(f'there are no sessions yet in {_place(store)}; fsm-agent run "…" begins one')
 
 
 def none_yet(store: Store) -> ConfigError:
-    """Return the error of a command that needs sessions in a store that has none."""
+    """Return the error of a command that needs sessions, for a store without any."""
     allowed = 'a home with sessions; fsm-agent run "…" begins one'
     return ConfigError("there are no sessions yet", _place(store), allowed)
 
@@ -126,7 +126,7 @@ def _place(store: Store) -> str:
 
 
 def recent(store: Store, width: int) -> WholeTable:
-    """The sessions that were used last, as a table. Raises ``ConfigError`` when there are none."""
+    """Return the most recently used sessions as a table. Raises ``ConfigError`` if there are none."""
     found = sessions(store, 20, False, None)
     if not found:
         raise none_yet(store)
@@ -134,8 +134,8 @@ def recent(store: Store, width: int) -> WholeTable:
 
 
 def _grid(found: Sequence[SessionInfo], width: int, now: float) -> WholeTable:
-    """With models and whole ids where there is room for them; the beginning of an id is enough to name a
-    session."""
+    """Return a table of sessions, with models and whole ids if there is room; the beginning of an id suffices
+    to name a session."""
     wide = width >= WIDE
     columns = (("id", 14 if wide else SHORT), ("title", 0), *((("by", 8), ("model", 20)) if wide else ()))
     columns += (("turns", 5), ("last exit", 22 if wide else 13), ("tokens", 7), ("cost", 8), ("used", 6))
@@ -156,7 +156,7 @@ def _grid(found: Sequence[SessionInfo], width: int, now: float) -> WholeTable:
 
 
 def last_exit(one: SessionInfo) -> Text:
-    """How the last turn ended, or that it did not."""
+    """Return how the last turn ended, or its state if it has not."""
     if one.running is not None:
         return Text("running", "bold cyan")
     if one.unfinished:
@@ -192,7 +192,7 @@ def undo(
 
 
 def positive(name: str, value: int) -> int:
-    """Return the value, or raise ``ConfigError`` when it is below 1, or more than a database counts."""
+    """Return the value. Raises ``ConfigError`` if it is below 1, or above ``MOST``."""
     if not 1 <= value <= MOST:
         raise ConfigError(f"{name} is out of range", value, f"1 to {MOST:,}")
     return value

@@ -66,7 +66,7 @@ def lookup(city: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class SimulatedMove:
-    """One move of the path. ``answers``: what the provider sent while the state ran; ``waited`` in simulated
+    """One move of the path. ``answers``: the provider's, while the state ran; ``waited`` in simulated
     seconds."""
 
     seq: int
@@ -79,7 +79,7 @@ class SimulatedMove:
 
 
 class Provider:
-    """Answers with one fault after the other, then with text. A request without tools asks for a summary."""
+    """Answers with one fault after another, then with text. A request without tools gets a summary."""
 
     def __init__(self, faults: Sequence[str]) -> None:
         self.answers: list[str] = []
@@ -160,7 +160,7 @@ async def _play(faults: Sequence[str], seed: int) -> tuple[TurnResult, list[Simu
 
 
 def _long_talk() -> list[dict[str, Any]]:
-    """A conversation that is long enough to be compacted."""
+    """Return a conversation that is long enough to be compacted."""
     rows = [
         (
             {"role": "user", "content": f"And in city {n}?"},
@@ -221,7 +221,7 @@ def copy_examples(
 
 
 def _source() -> Path:
-    """In the package where it was built, beside it where it is used from its own folder."""
+    """Return the folder of the examples: inside a built package, beside it in a source folder."""
     package = Path(fsm_agent.__file__).parent
     return next(
         (one for one in (package / "examples", package.parent / "examples") if one.is_dir()),

@@ -53,9 +53,9 @@ from fsm_agent.sessions.store.stored_sessions import find_session, one_of
 from fsm_agent.support.redaction import mask, mask_json
 
 LINES = 8
-"""Lines of a tool's result that are shown."""
+"""Maximum lines to show of a tool's result."""
 LONG = 600
-"""Characters of one of them."""
+"""Maximum characters of each of them."""
 _IN_DOUBT = {
     "unknown": "it may or may not have taken effect",
     "in_flight": "it was running when the turn was last seen",
@@ -162,7 +162,7 @@ def _turn(record: TurnReport, width: int) -> Iterator[RenderableType]:
 
 
 def _below(record: TurnReport) -> Tree:
-    """What came of a turn: the turns that its tools began, and who went on with the conversation."""
+    """Return the tree below a turn: the turns of its tools, and the agent that continues after it."""
     tree = Tree(Text("agents", "dim"), guide_style="dim")
     _add_below(tree, record)
     return tree
@@ -294,7 +294,7 @@ def search_sessions(
 
 
 def _mask_hit(hit: SearchHit) -> SearchHit:
-    """Without keys; the marks of a text that has any are lost."""
+    """Mask keys in a hit; a text that contains any loses its marks."""
     words, title = mask(hit.snippet.text), mask(hit.title)
     snippet = hit.snippet if words == hit.snippet.text else replace(hit.snippet, text=words, marks=())
     return replace(hit, snippet=snippet, title=title)
@@ -318,7 +318,7 @@ def found_json(text: str, found: Found) -> dict[str, object]:
 
 
 def _indexing() -> Progress:
-    """Shown only while many messages are indexed, and only on a terminal."""
+    """Return a progress bar, shown only while many messages are indexed, and only on a terminal."""
     console = console_of(sys.stderr)
     return Progress(
         TextColumn("{task.description}"), BarColumn(30),
@@ -351,7 +351,7 @@ def _show_found(store: Store, text: str, found: Found) -> None:
 
 
 def _heading(hit: SearchHit, now: float, same: bool) -> Text:
-    """Whose message it is; of which session only where that changes."""
+    """Return the role and age of a message; its session only if that changes."""
     line = Text()
     if not same:
         line = Text.assemble((clean(hit.session), "bold"), "  ", preview(hit.title, 60), "\n")
@@ -360,7 +360,7 @@ def _heading(hit: SearchHit, now: float, same: bool) -> Text:
 
 
 def highlight(hit: SearchHit) -> Text:
-    """The snippet with its words in bold, where there is bold: marks would look like those of the text."""
+    """Return the snippet with matches in bold, if available: other marks would look like its text."""
     line, place = Text("…" if hit.snippet.cut[0] else ""), 0
     for start, end in hit.snippet.marks:
         line.append(clean(hit.snippet.text[place:start])).append(

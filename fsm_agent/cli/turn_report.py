@@ -1,9 +1,9 @@
-"""``fsm-agent report``: one file about a turn, which a user sends and a maintainer replays: masked,
-bounded, and data alone.
+"""``fsm-agent report``: one file about a turn, which a user sends and a maintainer replays: masked, bounded,
+and data alone.
 
-It has what led to the end of the turn and no more: the recording is shrunk to the replies that its last row
-needs, unless the whole is asked for. A reader trusts nothing in it. It is JSON that is checked field by
-field, and playing it runs the states of this version, which perform no request."""
+It contains only what led to the end of the turn: the recording is shrunk to the replies that its last row
+needs, unless the whole is requested. A reader trusts nothing in it. It is JSON that is checked field by
+field, and a replay runs the states of this version, which perform no request."""
 
 from __future__ import annotations
 
@@ -37,9 +37,9 @@ from fsm_agent.support.redaction import environment_keys, mask_json
 from fsm_agent.support.texts import one_line
 
 MOST_BYTES = 2_000_000
-"""Of a file. A longer recording is left out of it, and the report says so."""
+"""Maximum bytes of a file. A longer recording is left out, and the report says so."""
 _MOST_WORDS = 2_000
-"""Characters of an answer, an error, or a bug."""
+"""Maximum characters of an answer, an error, or a bug."""
 
 
 class Recording(BaseModel):
@@ -84,8 +84,7 @@ class TurnReport(BaseModel):
     note: str = ""
 
     def to_text(self) -> str:
-        """Return it as the text of a file of at most ``MOST_BYTES``; a recording that does not fit is left
-        out."""
+        """Return the text of a file of at most ``MOST_BYTES``; a recording that does not fit is left out."""
         text = json.dumps(self.model_dump(), ensure_ascii=True, indent=1) + "\n"
         if len(text) <= MOST_BYTES:
             return text
@@ -93,8 +92,8 @@ class TurnReport(BaseModel):
         return self.model_copy(update={"recording": None, "note": note}).to_text()
 
     def replay(self) -> str:
-        """Play the recording with the states of this version. Empty when it comes out as the report says,
-        else what differs."""
+        """Replay the recording with the states of this version. Return how the replay differs from the
+        report, or an empty text."""
         if self.recording is None:
             return self.note or "it has no recording"
         given = self.recording.model_dump(exclude={"moves", "answer"})
@@ -123,8 +122,8 @@ class TurnReport(BaseModel):
 def report_of(
     store: Store, turn_id: str, *, whole: bool = False, secrets: Collection[str] = ()
 ) -> TurnReport:
-    """The report of a turn, ended or not. ``whole``: with every reply, not only those that its end needs;
-    ``secrets`` are masked besides all that looks like a key."""
+    """Return the report of a turn, ended or not. ``whole``: with every reply, not only those that its end
+    needs; ``secrets`` are masked in addition to everything that looks like a key."""
     turns = Turns(store.database)
     info, hidden = turns.info(turn_id), sorted(filter(None, secrets))
     result: dict[str, Any] = mask_json(turns.result(turn_id) or {}, hidden)
@@ -152,7 +151,7 @@ def report_of(
 def _recording(
     store: Store, info: TurnInfo, moves: list[str], whole: bool, hidden: list[str]
 ) -> tuple[Recording | None, int, str]:
-    """The recording, the number of replies in the whole, and why it is missing."""
+    """Return the recording, the number of replies before shrinking, and why the recording is missing."""
     if info.table_name != AGENT_TURN:
         return None, 0, f"the turn is one of the table {info.table_name}"
     if info.ended is None or not moves:
@@ -179,7 +178,7 @@ def _cut(text: Any) -> str | None:
 
 
 def read_report(text: str, name: str) -> TurnReport:
-    """The report in the text of a file. Raises ``ConfigError`` for anything else, in one line."""
+    """Parse the text of a report's file. Raises ``ConfigError`` with one line for anything else."""
     try:
         if len(text) > MOST_BYTES:
             raise ValueError(f"more than {MOST_BYTES:,} bytes")
@@ -240,7 +239,7 @@ def report(
 
 
 def _show(path: str, pytest: bool, output: str | None) -> int:
-    """Print a report and replay it: 1 if it does not come out as it says."""
+    """Print a report and replay it; return 1 if the replay differs from the report."""
     try:
         with Path(path).open("rb") as file:
             text = file.read(MOST_BYTES + 1).decode("utf-8")

@@ -1,5 +1,5 @@
-"""``fsm-agent verify``: the proofs about the table of a turn, or about one of the user's own. Its output is
-in docs/verify.md."""
+"""``fsm-agent verify``: the proofs about the table of a turn, or about one of the user's own. docs/verify.md
+shows its output."""
 
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ from fsm_agent.fsm.verify.report import Check, Report
 from fsm_agent.settings import Settings, dot_names
 
 LARGEST = 10_000_000
-"""A maximum of more is a mistake; the formulas have no limit of their own."""
+"""Maximum of a limit: a larger one is a mistake; the formulas have no limit of their own."""
 MOST_PAIRS = 50_000
-"""Pairs counted for the comparison with spin; a second."""
+"""Maximum pairs to count for the comparison with spin; they take a second."""
 
 
 def verify(
@@ -52,11 +52,11 @@ def verify(
     certified: str | None = None,
     long: bool = False,
 ) -> int:
-    """Print the verdict about a table and its bounds, with ``long`` the proof too; 1 when a check fails.
+    """Print the verdict on a table and its bounds, with ``long`` the proof too; return 1 if a check fails.
 
-    ``model`` is the file that the Promela model is written to, ``watch`` are the states whose visits are
-    bounded, ``seconds`` the time for the bounds, ``script`` the file for a counterexample when there is one,
-    ``models`` what a turn may ask, ``certified`` the file for the certificate of a table that is proved."""
+    ``model``: the file for the Promela model; ``watch``: the states whose visits are bounded; ``seconds``:
+    the time for the bounds; ``script``: the file for a counterexample if there is one; ``models``: those that
+    a turn may ask; ``certified``: the file for the certificate of a proved table."""
     table = table_of(name)
     if len(models) > 1 and "fallbacks" not in nest_settings(sets):
         sets = [*sets, f"fallbacks={len(models) - 1}"]
@@ -99,7 +99,7 @@ def verify(
 
 
 def _summary(report: Report) -> Iterator[RenderableType]:
-    """The verdict, what was found, and the bounds."""
+    """Yield the verdict, the findings, and the bounds."""
     reports = [*_reports(report)]
     checks = [check for one in reports for check in one.checks]
     properties = [judged for one in reports for judged in one.properties]
@@ -121,14 +121,14 @@ def _summary(report: Report) -> Iterator[RenderableType]:
 
 
 def _reports(report: Report) -> Iterator[Report]:
-    """The report, and those of the tables inside."""
+    """Yield the report, and those of the tables inside."""
     yield report
     for one in report.inner:
         yield from _reports(one)
 
 
 def _bounds(report: Report) -> RenderableType | None:
-    """What no turn exceeds, with the caps where there are some."""
+    """Return the bounds that no turn exceeds, with the caps if there are any."""
     figures = [one for one in report.figures if one.caps] or report.figures
     if not figures:
         return None
@@ -139,8 +139,8 @@ def _bounds(report: Report) -> RenderableType | None:
 
 
 def most_requests(chosen: Mapping[str, int], sets: Sequence[str]) -> dict[str, int]:
-    """The most requests to models under these maxima: of a ``turn``, of the ``tree`` of a turn and its
-    children, of a ``compaction`` that a person asks for."""
+    """Return the maximum requests to models under these limits: of a ``turn``, of the ``tree`` of a turn and
+    its children, of a ``compaction`` that a person requests."""
     settings = _settings_in(sets)
     tree = settings.delegation.max_attempts_per_tree
     own = chosen["attempts"]
@@ -170,17 +170,17 @@ def _requests_in_words(most: Mapping[str, int]) -> list[str]:
 
 @contextmanager
 def _progress() -> Iterator[Callable[[str], None]]:
-    """What is being done, on one line of standard error that goes away again; nothing where no person
-    looks."""
+    """Show the current step on one line of standard error, which disappears again; nothing without a
+    terminal."""
     console = console_of(sys.stderr)
     with console.status("proofs") as line:  # draws on terminals only
         yield lambda what: line.update(what)
 
 
 def limits(table: Table, sets: Sequence[str]) -> Mapping[str, int] | None:
-    """The maxima that bounds are worked out for: for the turn's table those of the settings (``name=value``
-    texts, under the names of ``Settings``), and maxima given by their own names; ``None`` for a table of the
-    user's own when none is given."""
+    """Return the limits for which bounds are computed: for the turn's table those of the settings
+    (``name=value`` texts, under the names of ``Settings``), and limits given by their own names; ``None`` for
+    a table of the user's own if none is given."""
     known = all_limit_names(table)
     given = nest_settings(sets) if table is TURN else dot_names(nest_settings(sets))
     settings = {key: value for key, value in given.items() if table is TURN and key in Settings.model_fields}
@@ -211,8 +211,8 @@ def _maximum(name: str, value: object, known: Sequence[str], table: Table) -> in
 
 
 def write_model(table: Table, chosen: Mapping[str, int] | None, file: str) -> dict[str, object]:
-    """Write the model; its file, and how many states spin should store if that is small enough to be counted
-    here."""
+    """Write the model; return its file, and the number of states that spin should store if that is small
+    enough to count here."""
     needed = limit_names(table)
     if chosen is None and needed:
         raise ConfigError(

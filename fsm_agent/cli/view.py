@@ -48,11 +48,11 @@ class RunningTool:
 
     @property
     def elapsed(self) -> float:
-        """Seconds since it began."""
+        """Return the seconds since it began."""
         return time.monotonic() - self.began
 
     def rows(self, frame: str) -> Iterator[Text]:
-        """How it looks while it runs."""
+        """Yield its rows while it runs."""
         row = Text(no_wrap=True, overflow="ellipsis").append(f"    {frame} ", "cyan")
         yield row.append(preview(self.name, 40), "bold").append(
             f"  {self.elapsed:.0f} s  {self.arguments}", "dim"
@@ -62,7 +62,7 @@ class RunningTool:
 
 
 class StatusLine:
-    """``figures`` are those of the session, made when a turn begins or a request has ended."""
+    """The status line. ``figures``: the session's, updated when a turn begins or a request ends."""
 
     def __init__(self) -> None:
         self.doing = self.figures = ""
@@ -71,21 +71,21 @@ class StatusLine:
         """Seconds in which a person was asked."""
 
     def restart(self) -> None:
-        """A turn begins."""
+        """Begin a turn."""
         self.doing, self._state, self._began = "", "Prepare", time.monotonic()
         self.waited = 0.0
 
     def moved(self, state: str) -> None:
-        """The turn is in another state."""
+        """Record that the turn is in another state."""
         self.doing, self._state = "", state
 
     @property
     def elapsed(self) -> float:
-        """Seconds since the turn began, without those in which a person was asked."""
+        """Return the seconds since the turn began, without those in which a person was asked."""
         return time.monotonic() - self._began - self.waited
 
     def row(self, frame: str) -> Text:
-        """The line as it is now."""
+        """Return the current line."""
         spent = f"{self.elapsed:.0f} s" if self.elapsed < 120 else seconds(self.elapsed)
         parts = [part for part in (self.doing, spent, self.figures, "Ctrl-C interrupts") if part]
         row = (
@@ -95,18 +95,18 @@ class StatusLine:
 
 
 REFRESHED = 8
-"""Times a second."""
+"""Redraws per second."""
 
 
 class LiveRegion:
-    """``draw`` is called for every picture, from a thread. Nothing is drawn where there is no terminal."""
+    """A redrawn region. A thread calls ``draw`` for every redraw. Nothing is drawn without a terminal."""
 
     def __init__(self, console: Console, draw: Callable[[], RenderableType]) -> None:
         self._console, self._draw = console, draw
         self._live: Live | None = None
 
     def show(self) -> None:
-        """Draw, or draw again."""
+        """Draw or redraw it."""
         if not self._console.is_terminal:
             return
         if self._live is None:
@@ -126,15 +126,15 @@ class LiveRegion:
             self._live.refresh()
 
     def hide(self) -> None:
-        """Leave no trace of it, so that lines can be written."""
+        """Erase it, so that lines can be written."""
         live, self._live = self._live, None
         if live is not None:
             live.stop()
 
 
 def rows_of(console: Console, content: RenderableType, options: ConsoleOptions) -> list[list[Segment]]:
-    """Rows as they are, without blanks at their ends. ``Console.render_lines`` would crop those that are too
-    wide."""
+    """Return rows as rendered, without trailing blanks. ``Console.render_lines`` would crop those that are
+    too wide."""
     rows = list(Segment.split_lines(console.render(content, options)))
     for row in rows:
         while row and not row[-1].control and not row[-1].text.rstrip():
@@ -145,8 +145,8 @@ def rows_of(console: Console, content: RenderableType, options: ConsoleOptions) 
 
 
 def surplus(row: Sequence[Segment], width: int) -> int:
-    """How many columns too wide a row may be on a screen. ``rich`` counts letters and emoji that are joined
-    as the one sign that some terminals draw; many draw each of them, and begin a row that was not counted."""
+    """Return how many columns a row may exceed a screen by. ``rich`` counts joined letters and emoji as the
+    one sign that some terminals draw; many draw each of them, and begin a row that was not counted."""
     text = "".join(part.text for part in row if not part.control)
     if text.isascii():
         return len(text) - width
@@ -154,8 +154,7 @@ def surplus(row: Sequence[Segment], width: int) -> int:
 
 
 class Fitted:
-    """Rows that are redrawn, each cut to the one row that it is counted as, so that no trace of it is
-    left."""
+    """Rows to redraw, each cut to the one row that it is counted as, so that erasing leaves no trace."""
 
     def __init__(self, content: RenderableType) -> None:
         self._content = content
@@ -168,7 +167,7 @@ class Fitted:
 
 
 class Tail:
-    """The last rows of what may be longer than there is room for; ``spared`` rows are for others."""
+    """The last rows of content that may be longer than the screen; ``spared`` rows are left for others."""
 
     def __init__(self, content: RenderableType, spared: int) -> None:
         self._content, self._spared = content, spared
@@ -181,27 +180,27 @@ class Tail:
 
 _WIDTH = 14
 _PLAIN_WIDTH = 140
-"""Characters of a tool's line where there is no terminal to ask."""
+"""Characters of a tool's line without a terminal."""
 _REASON = 200
-"""Characters of what went wrong with a tool, which may take several rows."""
+"""Maximum characters of a tool's error, which may take several rows."""
 _LONG = 4_000
-"""Characters from which a block is shown plain until it is whole: repeated coloring costs."""
+"""Characters from which a block is shown plain until it is complete: repeated coloring costs."""
 _MARKS = {"ok": ("✓", "green"), "error": ("✗", "red"), "denied": ("✗", "yellow")}
 
 
 class ProgressView:
-    """``answers`` gets the answer and nothing else, ``console`` all the rest. At a terminal the answer is
-    shown as it arrives, in Markdown; anywhere else it is written at the end, as it is. ``quiet`` shows only
-    the answer, ``verbose`` every move. Without ``answers`` the answer is not shown."""
+    """Shows a turn. ``answers`` receives only the answer, ``console`` everything else. At a terminal the
+    answer is shown as it arrives, in Markdown; anywhere else it is written at the end, unchanged. ``quiet``
+    shows only the answer, ``verbose`` every move. Without ``answers`` the answer is not shown."""
 
     approval: Callable[[AskApproval], Any] | None = None
     clarify: Callable[[str, list[str]], Any] | None = None
     aside: Callable[[], AbstractContextManager[None]] = nullcontext
     """Frees the terminal for a question."""
     keep: Callable[[bytes], None] | None = None
-    """Takes what a person typed at a question and meant for the next message."""
+    """Takes what a person typed at a question but meant for the next message."""
     figures: Callable[[], str] = str
-    """What the line below says of the session."""
+    """Returns the session's figures for the status line."""
 
     def __init__(
         self, console: Console, answers: Console | None = None, *, quiet: bool = False, verbose: bool = False
@@ -216,19 +215,19 @@ class ProgressView:
         self._blocks: Any = None
         self._under_way = False
         self._asked, self._moves = 0, 0
-        self._seen: set[str] = set()  # calls whose change a person was shown before it was made
+        self._seen: set[str] = set()  # calls whose change a person saw before it was made
         self._typed = ""
         self._entered = time.monotonic()
 
     # The turn
 
     def begin(self, model: str, why: str) -> None:
-        """Say what will answer."""
+        """Show the model, and why it was chosen."""
         because = f", because {preview(why, 200)}"
         self.write(Text.assemble((f"  {preview(model, 80)}", "bold"), (because, "dim")))
 
     def restart(self) -> None:
-        """A turn begins."""
+        """Begin a turn."""
         self._entered = time.monotonic()
         self.status_line.restart()
         self.status_line.figures = self.figures()
@@ -237,12 +236,12 @@ class ProgressView:
         self._show()
 
     def end(self, result: TurnResult) -> None:
-        """The part of the answer that was not shown yet, and one line about the turn."""
+        """Show the rest of the answer, and one line about the turn."""
         self._under_way = False
         self._flush()
         final, spoken = (clean(text).strip() for text in (result.final_response or "", "".join(self._spoken)))
         if self.answers is None:
-            pass  # the caller prints what was asked for
+            pass  # the caller prints the result
         elif result.failed and final and not (self._streams and spoken.endswith(final)):
             self._say(self.console, Text(""), Text(final))
         elif final and self._streams and not spoken.endswith(final):
@@ -254,7 +253,7 @@ class ProgressView:
         self.write(Text(""), Text.assemble((outcome, f"bold {OUTCOMES[outcome]}"), facts))
 
     def stop(self) -> None:
-        """Leave the terminal as it was."""
+        """Restore the terminal."""
         self._under_way = False
         self._flush()
         self._region.hide()
@@ -262,7 +261,7 @@ class ProgressView:
     def transition(
         self, turn_id: str, source: str, event: str, dest: str, *, took: float | None = None
     ) -> None:
-        """Show a move, and how long the state took: ``took`` where another process knows."""
+        """Show a move, and the duration of the state: ``took`` if another process measured it."""
         now = time.monotonic()
         spent, self._entered = now - self._entered if took is None else took, now
         self._moves += 1
@@ -276,15 +275,15 @@ class ProgressView:
         self._show()
 
     def thinking(self, active: bool) -> None:
-        """Show that the model is asked, or has begun to answer."""
+        """Show that the model was asked, or has begun to answer."""
         self._doing("waiting for the model" if active else "")
 
     def reasoning(self, text: str) -> None:
-        """Show that the model reasons; not what."""
+        """Show that the model reasons, but not its reasoning."""
         self._doing("the model reasons")
 
     def tool_gen(self, name: str) -> None:
-        """Show that the model writes a call."""
+        """Show that the model is writing a call."""
         self._doing(f"the model writes a call of {preview(name, 40)}")
 
     def stream_delta(self, text: str | None) -> None:
@@ -302,7 +301,7 @@ class ProgressView:
         self._show()
 
     def interim_assistant(self, text: str) -> None:
-        """What the model says beside its calls, where it was not shown already."""
+        """Show the model's text beside its calls unless it was streamed."""
         if not self._streams and text.strip():
             self.write(Text(f"    {clean(text).strip()}", "dim"))
 
@@ -314,7 +313,7 @@ class ProgressView:
         self._show()
 
     def tool_progress(self, kind: str, name: str, text: str) -> None:
-        """What a tool says while it runs."""
+        """Show the output of a running tool."""
         running = next((one for one in reversed(self._running.values()) if one.name == name), None)
         if kind == "said" and running is not None:
             running.said = preview(text, 200)
@@ -330,7 +329,7 @@ class ProgressView:
         *,
         took: float | None = None,
     ) -> None:
-        """Show how a tool ended, with a line of its result, or what it changed; ``took`` as of a move."""
+        """Show how a tool ended, with a line of its result, or its change; ``took`` as in ``transition``."""
         tool = self._running.pop(call_id, None) or RunningTool(name)
         mark, color = _MARKS.get(status, ("!", "yellow"))
         room = self.console.width if self.console.is_terminal else _PLAIN_WIDTH
@@ -359,7 +358,7 @@ class ProgressView:
         self._doing(preview(line, 60))
 
     def event(self, name: str, data: Mapping[str, Any]) -> None:
-        """What delegated tasks do."""
+        """Show what delegated tasks do."""
         match name:
             case "child:start":
                 self.write(Text(f"    ↳ {preview(data['goal'], 120)}", "cyan"))
@@ -378,18 +377,18 @@ class ProgressView:
         self._show()
 
     def write(self, *lines: RenderableType) -> None:
-        """Whole lines beside the answer, never in the middle of it."""
+        """Write whole lines beside the answer, never inside it."""
         if not self._quiet:
             self._say(self.console, *lines)
 
     def reply(self, *parts: RenderableType) -> None:
-        """What a person asked for and no model says."""
+        """Show output that a person requested and no model wrote."""
         self._say(self.console if self.answers is None else self.answers, *parts)
 
     @contextmanager
     def asking(self) -> Iterator[Callable[[], bool]]:
-        """Suspend redrawing within this context, from any thread. Gives a function that says whether the turn
-        still waits for the answer."""
+        """Suspend redrawing in this block, from any thread. Yield a function that says whether the turn still
+        waits for the answer."""
         self._asked += 1
         self._region.hide()
         self._moves += 1
@@ -404,7 +403,7 @@ class ProgressView:
             self._show()
 
     def exchange(self, asked: str, answer: str) -> None:
-        """Show a message of before, and its answer."""
+        """Show an earlier message, and its answer."""
         from fsm_agent.cli.markdown import Trimmed, render_markdown
 
         self.write(Text(f"\n› {clean(asked)}", "dim"))
@@ -413,12 +412,12 @@ class ProgressView:
         self.write(Text(""))
 
     def question(self, text: str) -> None:
-        """Show a question; the answer is typed behind it."""
+        """Show a question; the answer is typed after it."""
         self.console.print(Text(f"  {text}", "bold"), end="")
         self.console.file.flush()
 
     def change_was_shown(self, call_id: str) -> None:
-        """A person has read what this call changes, so it need not be shown again."""
+        """Record that a person has read what this call changes, so that it is not shown again."""
         self._seen.add(call_id)
 
     # Drawing
@@ -429,7 +428,7 @@ class ProgressView:
 
     def _growing(self) -> Any:
         if self._blocks is None:
-            from fsm_agent.cli.markdown import Blocks  # half of what a first answer would load
+            from fsm_agent.cli.markdown import Blocks  # half of the imports of a first answer
 
             self._blocks = Blocks()
         return self._blocks
@@ -471,7 +470,7 @@ class ProgressView:
 
 
 def _facts(result: TurnResult, elapsed: float) -> Iterator[str]:
-    """What the last line says of a turn, in words of a person who chats."""
+    """Yield the facts about a turn for its last line, in words for a person who chats."""
     if not result.completed:
         yield result.turn_exit_reason.value.replace("_", " ").removeprefix("interrupted ")
     yield f"{result.provider}:{preview(result.model, 60)}"

@@ -1,1 +1,1 @@
-"""What a running turn meets: ports, callbacks and events, time, and budgets."""
+"""The environment of a running turn: ports, callbacks and events, time, and budgets."""

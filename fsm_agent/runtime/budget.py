@@ -15,8 +15,8 @@ from fsm_agent.settings import BudgetMode, Settings
 
 
 class RequestCap:
-    """A number of model requests for a tree of turns, taken one at a time from any thread just before each
-    is sent."""
+    """The model requests allowed for a tree of turns, taken one at a time from any thread just before each is
+    sent."""
 
     def __init__(self, limit: int) -> None:
         self.limit, self.used = limit, 0
@@ -31,7 +31,8 @@ class RequestCap:
 
 
 class IterationBudget:
-    """A number of iterations, taken one at a time from any thread, together with those of ``above``.
+    """The iterations allowed for a turn, taken one at a time from any thread, together with those of
+    ``above``.
 
     ``take`` is all or nothing: it returns false and takes nothing if this budget or one above it is
     exhausted. ``requests``: the cap of the turn's tree, if any."""
@@ -47,7 +48,7 @@ class IterationBudget:
 
     @property
     def remaining(self) -> int:
-        """Return what is left, limited by the budgets above."""
+        """Return the remaining iterations, limited by the budgets above."""
         own = self.limit - self.used
         return own if self._above is None else min(own, self._above.remaining)
 
@@ -77,14 +78,14 @@ class IterationBudget:
 
 
 class SpentBudget(NamedTuple):
-    """What one or more turns used: iterations and model requests."""
+    """Iterations and model requests that one or more turns used."""
 
     iterations: int = 0
     attempts: int = 0
 
 
 def tree_budget(settings: Settings, above: IterationBudget | None = None) -> IterationBudget:
-    """Return the budget at a tree's root: its own iterations, the cap of the whole tree, or what is left
+    """Return the budget at a tree's root: its own iterations, the cap of the whole tree, or the limit of
     ``above``; with the cap on requests."""
     own, limits = settings.max_iterations, settings.delegation
     most = int(own * limits.tree_cap_factor) if limits.budget == "tree_cap" else own

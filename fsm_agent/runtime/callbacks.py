@@ -1,21 +1,21 @@
-"""Telling the outside what a turn is doing. All callbacks are optional, sync or async, and none can hurt the
+"""Callbacks that report what a turn is doing. All are optional, sync or async, and none can break the
 turn.
 
 Names and arguments (a callback may declare fewer parameters than it is given):
 
 ====================  =====================================================================================
-tool_start            call_id, name, arguments; not called for one that is blocked or denied
+tool_start            call_id, name, arguments; not called for a blocked or denied call
 tool_complete         call_id, name, arguments, result text, status
 tool_progress         "started", "completed", "said" (by the tool itself) or "risk" (suspicious content in a
                       result), name, preview
-thinking              True when the model is waited for, False at its first sign of life
+thinking              True while the turn waits for the model, False at its first sign of life
 reasoning             text
 stream_delta          text, or None at a boundary
 speech_delta          the same text, for a second sink such as a voice; no boundaries
-output_partial        what an answer of a type is so far, when it has grown by a share
-tool_gen              name of a tool call that the model began to write
+output_partial        a typed answer so far, each time it has grown by a certain share
+tool_gen              name of a tool call that the model begins to write
 interim_assistant     text next to tool calls
-step                  iteration (from 1), what the tools of the iteration before did
+step                  iteration (from 1), what the previous iteration's tools did
 status                one line for people
 transition            turn id, source, event, dest, counters
 event                 name, data: model:attempt, turn:end, turn:suspended, session:compress, memory:review;
@@ -33,10 +33,10 @@ after_tool            name, arguments, result text, status; answers the text tha
                       None
 ====================  =====================================================================================
 
-``turn.events()`` has the same as values (``fsm_agent.runtime.events``), and says when a person is waited for.
+``turn.events()`` yields the same as values (``fsm_agent.runtime.events``), and the turn's waits for a person.
 """
 
-# Callbacks may take fewer arguments. Users write `lambda text: …` for what interests them. A failing callback
+# Callbacks may take fewer arguments. Users write `lambda text: …` for what they need. A failing callback
 # never fails the turn. The one that answers (`approval`) runs beside the loop if it is synchronous, and no
 # answer means no.
 
@@ -68,7 +68,7 @@ class Callbacks:
     """The user's functions by channel: subscribers to the events of one agent's turns, and functions that
     answer. Their exceptions never reach the turn.
 
-    ``publish`` never waits: an async callback is queued behind those before it. ``drain`` waits for them."""
+    ``publish`` never waits: an async callback is queued behind earlier ones. ``drain`` waits for them."""
 
     def __init__(self, source: object | Mapping[str, Callable[..., Any]] | None = None) -> None:
         self._functions = _functions_of(source)
@@ -89,8 +89,7 @@ class Callbacks:
         return channel in self._functions
 
     def hears(self, kind: type) -> bool:
-        """Say whether events of this type have a listener; those that are costly to make are only made
-        then."""
+        """Say whether events of this type have a listener; costly ones are built only then."""
         return kind in self._told or TURN.get().hears(kind)
 
     def publish(self, event: EventValues | FirstChunk) -> None:
@@ -116,8 +115,8 @@ class Callbacks:
             await asyncio.wait({self._tail})
 
     async def ask(self, channel: str, *values: Any) -> Any:
-        """Call a function that answers and may block (it runs in a thread). ``None`` if it is absent or
-        fails."""
+        """Call a function that answers and may block (it runs in a thread). Return ``None`` if it is absent
+        or fails."""
         try:
             return await self.demand(channel, *values)
         except Exception:
@@ -125,7 +124,7 @@ class Callbacks:
             return None
 
     async def demand(self, channel: str, *values: Any) -> Any:
-        """Like ``ask``, but raise what the function raises."""
+        """Like ``ask``, but raise the function's exception."""
         function = self._functions.get(channel)
         if function is None:
             return None
@@ -135,8 +134,8 @@ class Callbacks:
         return await answer if inspect.isawaitable(answer) else answer
 
     async def ask_text(self, channel: str, *values: Any) -> str | None:
-        """Ask a function that answers a text or ``None``. Another answer is a warning in the log, and counts
-        as ``None``."""
+        """Ask a function that answers a text or ``None``. Any other answer is logged as a warning and
+        returned as ``None``."""
         answer = await self.ask(channel, *values)
         if answer is not None and not isinstance(answer, str):
             given = type(answer).__name__
@@ -156,8 +155,8 @@ class Callbacks:
 def child_callbacks(
     own: object | Mapping[str, Callable[..., Any]] | None, watch: Mapping[str, Callable[..., Any]] | None
 ) -> dict[str, Callable[..., Any]]:
-    """Return the callbacks of an agent that works for another one: its own except those that ask people,
-    and the listeners of ``watch``."""
+    """Return the callbacks of an agent that works for another one: its own except those that ask people, and
+    the listeners of ``watch``."""
     mine = {name: one for name, one in _functions_of(own).items() if name not in ASKING}
 
     def both(name: str, other: _Function) -> Callable[..., Any]:

@@ -1,4 +1,4 @@
-"""Time: the real clock, delays between attempts, and work that is raced against a limit and an interrupt.
+"""Time: the real clock, delays between attempts, and work raced against a limit and an interrupt.
 
 A limit is reached when either the injected clock or the machine's own says so. The race polls both a few
 times a second instead of sleeping on the injected clock: a simulated clock jumps, and a sleeping watchdog
@@ -50,12 +50,12 @@ Kind = Literal["exception", "invalid", "rebuild", "overflow", "empty"]
 
 
 class Backoff:
-    """Seconds to wait, by kind of trouble and number of the attempt that failed (from 1).
+    """Seconds to wait, by kind of failure and number of the failed attempt (from 1).
 
     Defaults: ``exception`` min(2·2ⁿ⁻¹, 60) and ``invalid`` min(5·2ⁿ⁻¹, 120), both plus up to half of it at
     random (BACK-01..03); ``rebuild`` min(3 + n, 8) (TR-02); ``overflow`` 2 (BACK-06); ``empty`` min(0.1·2ⁿ⁻¹,
-    1). A wait that the provider asks for wins over all of them, up to ``retry_after_cap``
-    (BACK-05); 0 means at once. Pairs are (base, cap) in seconds. ``rng`` makes the jitter repeatable."""
+    1). A wait that the provider requests overrides all of them, up to ``retry_after_cap`` (BACK-05); 0 means
+    at once. Pairs are (base, cap) in seconds. ``rng`` makes the jitter repeatable."""
 
     def __init__(
         self,
@@ -76,7 +76,7 @@ class Backoff:
 
     @cached_property
     def _waits(self) -> dict[str, wait_base]:
-        """Made at the first failure: most programs see none."""
+        """The strategies, built at the first failure: most programs see none."""
         from tenacity.wait import wait_exponential, wait_fixed, wait_incrementing
 
         (first, longest), (base, cap) = self._rebuild, self._empty
@@ -89,7 +89,7 @@ class Backoff:
         }
 
     def seconds(self, kind: Kind, attempt: int, retry_after: float | None = None) -> float:
-        """The wait after the ``attempt``-th failure, never negative."""
+        """Return the seconds to wait after the ``attempt``-th failure, never negative."""
         if retry_after is not None:
             return min(max(0.0, retry_after), self._cap)
         from tenacity import RetryCallState, Retrying
@@ -122,7 +122,7 @@ class Stopwatch:
         self.restart()
 
     def restart(self) -> None:
-        """Count from now, by the clock of the turn and by the machine's."""
+        """Restart both the turn's clock and the machine's."""
         self._now, self._machine = self._clock.now(), time.monotonic()
 
     def elapsed(self) -> float:
@@ -143,7 +143,7 @@ async def wait_with_deadline(
     ``left`` is called every ``poll`` seconds and when the remaining time is up. ``work`` keeps running:
     cancelling it is the caller's decision. ``tick`` is called at every poll."""
     await asyncio.sleep(0)
-    if work.done():  # what is ready at once needs no watching
+    if work.done():  # immediate results need no watching
         return "done"
     race = _Race(left, poll, tick)
     stop = asyncio.ensure_future(interrupted.wait())
@@ -190,16 +190,16 @@ class _Race:
             if self._tick is not None:
                 self._tick()
             self.timer = self._look_later()
-        except Exception as error:  # it is raised where the end is waited for
+        except Exception as error:  # raised where the result is awaited
             if not self.over.done():
                 self.over.set_exception(error)
 
 
 class UsersCode:
-    """Calls user code that a turn waits for, within a time limit and until an interrupt, and reports
-    failures as text. ``what``: its name in messages. The code runs on the engine's own loop, whichever loop
-    a turn runs on, so that it may keep a connection, or ``here``, on the turn's loop. ``then``: the
-    consequence of a timeout, in words."""
+    """Calls user code that a turn waits for, within a time limit and until an interrupt, and reports failures
+    as text. ``what``: its name in messages. The code runs on the engine's own loop, whichever loop a turn
+    runs on, so that it can keep a connection; or with ``here``, on the turn's loop. ``then``: the consequence
+    of a timeout, in words."""
 
     def __init__(
         self, what: str, clock: Clock, poll: float, *, then: str = "; continuing without it"
@@ -214,8 +214,8 @@ class UsersCode:
         *,
         here: bool = False,
     ) -> tuple[Any, str]:
-        """Return the result of ``work`` and an empty text; or ``None`` and a problem, which is empty after
-        an interrupt."""
+        """Return the result of ``work`` and an empty text; or ``None`` and a problem, which is empty after an
+        interrupt."""
         if interrupted is not None and interrupted.is_set():
             work.close()
             return None, ""
@@ -250,12 +250,12 @@ def require_method(thing: object, what: str, methods: Sequence[str], allowed: st
         raise ConfigError(f"not {what}: {', '.join(missing)} missing", thing, allowed)
 
 
-# How long a turn works, apart from the time in which nothing is done for it.
+# How long a turn works, excluding the time in which it is idle.
 
 
 class WorkTime:
-    """Seconds in which anything was done for a turn: in this process, and ``before`` in others. Requests that
-    are performed at once count once."""
+    """Seconds of work on a turn: in this process, and ``before`` in others. Concurrent requests count
+    once."""
 
     def __init__(self, clock: Clock) -> None:
         self.before, self._done, self._busy = 0.0, 0.0, 0
@@ -263,12 +263,12 @@ class WorkTime:
 
     @property
     def seconds(self) -> float:
-        """Return them all until now."""
+        """Return the total so far."""
         return self.before + self._done + (self._watch.elapsed() if self._busy else 0.0)
 
     @contextmanager
     def going_on(self) -> Iterator[None]:
-        """Count what is done meanwhile."""
+        """Count the time spent in this block."""
         if not self._busy:
             self._watch.restart()
         self._busy += 1

@@ -1,9 +1,9 @@
 """Everything that happens in a turn, as one union of frozen, typed events, and the stream that carries them.
 
 ``async for event in turn.events()``, or a plain ``for`` in a thread of your own, yields what callbacks
-receive. A turn never waits for a listener. Each listener has a queue of a fixed size. When it is full, the
+receive. A turn never waits for a listener. Each listener has a queue of fixed size. When it is full, the
 oldest small events (``CHATTY``: text as it arrives, thoughts, progress) make room, and after them the oldest
-of the rest. A listener that missed events gets an event ``dropped`` with their number before the next one.
+of the rest. A listener that missed events receives an event ``dropped`` with their number before the next.
 """
 
 # Events never slow a turn. A slow consumer first loses text and progress, then the oldest other events, and
@@ -30,29 +30,29 @@ if TYPE_CHECKING:
     from fsm_agent.fsm.table import Row, Table
 
 
-# ``Stream``: how all who want to know hear of what happens.
+# ``Stream``: publishes events to subscribers.
 #
-# Theory of operation. What happens is published once, as one value, where it happens; subscribers name the
+# Theory of operation. Each event is published once, as one value, where it happens; subscribers name the
 # types of events that they want. Callbacks, ``turn.events()``, notified hooks, telemetry, debuggers, and the
 # coverage of rows are subscribers, and publishers know none of them.
 #
-# Each turn has a stream (``turn.gate.stream``). While the turn runs, ``TURN`` has it, so that code which
-# was handed no turn, such as a model port, publishes into the right one. Streams of turns lead on into
-# ``EVERYWHERE``, the one place to subscribe to all turns of this process; what belongs to no turn (how long
-# a commit took, what a machine without a turn did) is published there.
+# Each turn has a stream (``turn.gate.stream``). While the turn runs, ``TURN`` holds it, so that code without
+# access to the turn, such as a model port, publishes into the right one. Streams of turns forward to
+# ``EVERYWHERE``, the one place to subscribe to all turns of this process. Events that belong to no turn (how
+# long a commit took, what a machine without a turn did) are published there.
 #
-# A subscriber is called at once, in the order of subscription, in the task or thread in which it happened.
-# It must not block, and what it raises reaches who published: code of the user is behind ``Callbacks`` and
-# ``EventQueue``, which let nothing through. Those who ask (``approval``, ``clarify``, ``before_tool``,
-# ``after_tool``, ``context``, ``transform``, hooks, guardrails) wait for an answer, so they are no
-# subscribers.
+# A subscriber is called at once, in the order of subscription, in the task or thread of the publisher. It
+# must not block, and its exceptions reach the publisher: user code runs behind ``Callbacks`` and
+# ``EventQueue``, which let none through. Functions that answer (``approval``, ``clarify``, ``before_tool``,
+# ``after_tool``, ``context``, ``transform``, hooks, guardrails) are waited for, so they are not subscribers.
 #
-# An event without a subscriber costs a tuple and two dict lookups; where making it costs more, ``hears`` is
-# asked first.
+# An event without a subscriber costs a tuple and two dict lookups; if building it costs more, the publisher
+# checks ``hears`` first.
 
 
 class Stream:
-    """What happens in one turn, or with an empty ``turn_id`` elsewhere. ``beyond`` hears it as well."""
+    """The events of one turn, or with an empty ``turn_id`` those outside any turn. ``beyond`` receives them,
+    too."""
 
     def __init__(self, turn_id: str = "", beyond: Stream | None = None) -> None:
         self.turn_id = turn_id
@@ -61,8 +61,8 @@ class Stream:
         self._lock = threading.Lock()
 
     def subscribe(self, hear: Callable[[Any], None], *kinds: type) -> Callable[[], None]:
-        """Call ``hear`` with every event of these types from now on, until what this returns is called. Safe
-        from any thread."""
+        """Call ``hear`` with every event of these types from now on, until the returned function is called.
+        Safe from any thread."""
         with self._lock:
             for kind in kinds:
                 self._hearers[kind] = (*self._hearers.get(kind, ()), hear)
@@ -77,11 +77,11 @@ class Stream:
                     self._hearers[kind] = left
 
     def hears(self, kind: type) -> bool:
-        """Does anybody want events of this type? What is costly to make is only made then."""
+        """Say whether events of this type have a subscriber; costly ones are built only then."""
         return kind in self._hearers or kind in self._beyond
 
     def publish(self, event: Any) -> None:
-        """Tell all who subscribed to events of this type."""
+        """Call all subscribers to events of this type."""
         kind = type(event)
         if kind in self._hearers:
             for hear in self._hearers.get(kind, ()):
@@ -109,7 +109,7 @@ class running:  # noqa: N801 - it is used as a function is; a generator would co
     def __exit__(self, *_: object) -> None:
         try:
             TURN.reset(self._before)
-        except ValueError:  # a turn that was left is closed in another context than it ran in
+        except ValueError:  # an abandoned turn is closed in another context than it ran in
             return
 
 
@@ -117,7 +117,7 @@ class running:  # noqa: N801 - it is used as a function is; a generator would co
 
 
 class ToolStart(NamedTuple):
-    """A call that begins."""
+    """The beginning of a call."""
 
     call_id: str
     name: str
@@ -125,7 +125,7 @@ class ToolStart(NamedTuple):
 
 
 class ToolComplete(NamedTuple):
-    """A call that has ended. ``status``: ok, error, denied, …"""
+    """The end of a call. ``status``: ok, error, denied, …"""
 
     call_id: str
     name: str
@@ -159,7 +159,7 @@ class StreamDelta(NamedTuple):
 
 
 class ReasoningText(NamedTuple):
-    """A piece of what the model thinks."""
+    """A piece of the model's reasoning."""
 
     text: str
 
@@ -177,7 +177,7 @@ class StatusText(NamedTuple):
 
 
 class Thinking(NamedTuple):
-    """``active``: the model is waited for."""
+    """``active``: the turn is waiting for the model."""
 
     active: bool
 
@@ -190,7 +190,7 @@ class Named(NamedTuple):
 
 
 class PartialOutput(NamedTuple):
-    """What an answer of a type is so far."""
+    """A typed answer so far."""
 
     value: Any
 
@@ -202,7 +202,7 @@ class CallBegun(NamedTuple):
 
 
 class IterationBegun(NamedTuple):
-    """``iteration`` from 1; ``before``: what the tools of the iteration before did."""
+    """``iteration`` from 1; ``before``: what the previous iteration's tools did."""
 
     iteration: int
     before: Any
@@ -228,8 +228,8 @@ class Dropped(NamedTuple):
 
 
 class Voided(NamedTuple):
-    """A client is to drop what it received behind the event with the id ``after``: the process that sent it
-    has ended, and the next one sends it as it is now."""
+    """Tells a client to discard what it received after the event with the id ``after``: the sending process
+    has ended, and the next one sends the current state again."""
 
     after: str
 
@@ -238,27 +238,27 @@ class Voided(NamedTuple):
 
 
 class Opened(NamedTuple):
-    """The turn at this gate has its session: it is run from here on."""
+    """The turn at this gate has acquired its session and begins to run."""
 
     gate: PausePoint
 
 
 class Entered(NamedTuple):
-    """The state runs the turn at this gate, an inner one."""
+    """A state runs the inner turn at this gate."""
 
     gate: PausePoint
 
 
 class Stopped(NamedTuple):
-    """The turn no longer runs here. ``how``: ``ended`` with this result, ``suspended``, or ``left`` where
-    it is."""
+    """The turn no longer runs here. ``how``: ``ended`` with this result, ``suspended``, or ``left`` where it
+    is."""
 
     how: Literal["ended", "suspended", "left"]
     result: Any = None
 
 
 class FirstChunk(NamedTuple):
-    """The model that is asked now has begun to answer."""
+    """The model begins to answer the current request."""
 
 
 class RowTaken(NamedTuple):
@@ -270,8 +270,8 @@ class RowTaken(NamedTuple):
 
 Measure = Literal["queue_wait", "takeover", "fenced_write", "commit"]
 """``queue_wait``: seconds that a turn waited for its place; ``takeover``: a turn of another process was
-resumed; ``fenced_write``: a write was refused because its turn has another owner; ``commit``: seconds that
-a commit of the store took. The last two are published in the thread that writes."""
+resumed; ``fenced_write``: a write was refused because its turn has another owner; ``commit``: seconds that a
+commit of the store took. The last two are published in the writing thread."""
 
 
 class Measured(NamedTuple):
@@ -297,12 +297,12 @@ CHANNELS: Mapping[str, type[EventValues]] = {
     "tool_gen": CallBegun, "interim_assistant": InterimText, "step": IterationBegun, "status": StatusText,
     "transition": Transition, "event": Named, "approval": ApprovalAsked, "clarify": ClarifyAsked,
 }  # fmt: skip
-"""Events of listeners, by the names of the channels."""
+"""Event types of listeners, by channel."""
 NAMES = {kind: name for name, kind in CHANNELS.items()}
 CHATTY = frozenset({"stream_delta", "reasoning", "thinking", "tool_gen", "tool_progress", "output_partial"})
 DROPPED, VOIDED = "dropped", "voided"
 SIZE = 1_000
-"""Events that a listener may be behind."""
+"""Maximum events that a listener may lag behind."""
 
 
 # Listeners that may be slow
@@ -311,7 +311,7 @@ SIZE = 1_000
 @dataclass(frozen=True, slots=True)
 class Event:
     """``values`` is one of the events above, ``name`` its channel, so that
-    ``case Event(values=ToolStart(name=name))`` finds it; ``at`` in seconds since the epoch."""
+    ``case Event(values=ToolStart(name=name))`` matches it; ``at`` in seconds since the epoch."""
 
     name: str
     values: EventValues
@@ -329,7 +329,7 @@ def listen(stream: Stream, hear: Callable[[Event], None]) -> Callable[[], None]:
 
 
 class EventQueue:
-    """One listener's queue. ``put`` and ``close`` from any thread; one consumer, in a loop or in a thread."""
+    """One listener's queue. Call ``put`` and ``close`` from any thread; one consumer, in a loop or thread."""
 
     def __init__(self, turn_id: str, size: int = SIZE) -> None:
         self.turn_id = turn_id
@@ -357,13 +357,13 @@ class EventQueue:
             self._wake()
 
     def close(self) -> None:
-        """Nothing comes any more; what is there can still be read."""
+        """Accept no more events; those in the queue can still be read."""
         with self._changed:
             self._closed = True
             self._wake()
 
     async def next(self) -> Event | None:
-        """The next event; ``None`` when there will be none."""
+        """Return the next event; ``None`` when there will be none."""
         while True:
             with self._changed:
                 event = self._take_next()
@@ -374,7 +374,7 @@ class EventQueue:
             await waiting.wait()
 
     def wait(self) -> Event | None:
-        """``next`` for a thread."""
+        """Like ``next``, for a thread."""
         with self._changed:
             while (event := self._take_next()) is None and not self._closed:
                 self._changed.wait()
@@ -396,8 +396,9 @@ class EventQueue:
 
 
 class Events:
-    """Iterating listens from then on, and runs the turn with ``run`` unless that is ``None``; leaving the
-    loop early stops it where it is. What ``run`` raises is raised at the end of the events."""
+    """The events of a turn from the start of iteration on. Iterating runs the turn with ``run`` unless that
+    is ``None``; leaving the loop early stops the turn where it is. An exception of ``run`` is raised after
+    the last event."""
 
     def __init__(
         self, stream: Stream, run: Callable[[], Coroutine[Any, Any, object]] | None, size: int, over: bool
@@ -420,7 +421,7 @@ class Events:
                     await asyncio.wait({work})
 
     def __iter__(self) -> Iterator[Event]:
-        """For a thread; the turn runs on the engine's own loop, which must not be the caller's."""
+        """Iterate in a thread. The turn runs on the engine's own loop, which must not be the caller's."""
         with self._listening() as queue:
             work = None if self._run is None else LOOP.submit(self._run())
             if work is not None:

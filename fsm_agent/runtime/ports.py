@@ -13,11 +13,11 @@ from fsm_agent.conversation.messages import ModelReply
 TRACE_HEADERS: ContextVar[Mapping[str, str]] = ContextVar(
     "fsm_agent_trace_headers", default=MappingProxyType({})
 )
-"""Headers that tie this task's request to a trace, for a model port to send."""
+"""Headers that link this task's request to a trace, for a model port to send."""
 
 
 class Clock(Protocol):
-    """Time. Every wait and watchdog of a turn goes through it. Seconds."""
+    """Time in seconds. Every wait and watchdog of a turn uses it."""
 
     def now(self) -> float:
         """Return the time in seconds since the epoch."""
@@ -32,7 +32,7 @@ class StreamSink(Protocol):
     """Receives a reply from a model port as it arrives. All methods return at once and never raise."""
 
     def alive(self) -> None:
-        """A chunk arrived (keep-alives do not count)."""
+        """Record that a chunk arrived (keep-alives do not count)."""
 
     def text(self, delta: str) -> None:
         """Receive a piece of the reply's text."""
@@ -43,26 +43,26 @@ class StreamSink(Protocol):
         ...
 
     def tool(self, name: str) -> None:
-        """The name of a tool call is known; once for each call."""
+        """Receive the name of a tool call, once per call."""
 
     def arguments(self, name: str, delta: str) -> None:
         """Receive a piece of the arguments for a call of this tool."""
 
     def notice(self, words: str) -> None:
-        """Receive a line for people, for example that little is left of a limit."""
+        """Receive a line for people, such as a warning that a limit is nearly used up."""
 
     def unsent(self) -> None:
-        """The call was cancelled before any byte of its request was handed to a connection. Without this, a
-        call counts as sent."""
+        """Record that the call was cancelled before any byte of its request reached a connection. Without
+        this, a call counts as sent."""
 
 
 class ModelPort(Protocol):
     """One provider, model and endpoint.
 
     ``call`` never raises for what a provider or network does: it returns a ``Failure``. It is cancelled
-    (asyncio) by the caller on interrupt and by the watchdog; the connection must then be closed before it
-    returns, and ``sink.unsent()`` be called if the request never left. A port that must get ready first (load
-    an SDK, for instance) may have an ``async def ready()``: the watchdog does not count its time."""
+    (asyncio) by the caller on interrupt and by the watchdog; it must then close the connection before it
+    returns, and call ``sink.unsent()`` if the request never left. A port that must prepare first (load an
+    SDK, for instance) may have an ``async def ready()``: the watchdog does not count its time."""
 
     async def call(self, request: ModelRequest, sink: StreamSink) -> ModelReply | Failure:
         """Make one attempt and return the reply, or the failure as a value. ``sink`` receives the text

@@ -1,5 +1,5 @@
-"""The agent behind HTTP, for programs and browsers: a server, and a door for each protocol of others.
+"""The agent behind HTTP, for programs and browsers: a server, and a door for each foreign protocol.
 
-``doors`` says what a door is, and which ones there are; ``keys`` says who may do what; ``app`` is the web
-application that has the doors. What they do with sessions and turns is ``fsm_agent.dispatch.service``'s. See
+``doors`` defines a door and lists those of this package; ``keys`` holds permissions; ``app`` is the web
+application with the doors. Sessions and turns are run by ``fsm_agent.dispatch.service``. See
 docs/serve.md."""

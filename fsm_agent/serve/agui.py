@@ -1,9 +1,9 @@
-"""The door of AG-UI: ``POST /agui`` runs the agent and answers with the events of the protocol. ``/`` is
-a page that speaks it.
+"""The door of AG-UI: ``POST /agui`` runs the agent and answers with the events of the protocol. ``/`` is a
+page that speaks it.
 
 A thread is a session, and a run with a new message is a turn of the same id. A run with ``resume`` continues
-the turn that waits. A run whose last message is not new joins: it tells the thread as it is, and follows the
-turn that runs."""
+the waiting turn. A run whose last message is not new joins: it sends the thread's current state and follows
+the running turn."""
 
 from __future__ import annotations
 
@@ -62,15 +62,15 @@ VENDORED = "vendor/"
 
 
 class Interrupted(Busy):
-    """The thread waits for answers, and the input gives none, or not all."""
+    """The thread waits for answers, and the input has none or not all of them."""
 
     code = "interrupts_open"
 
 
 @dataclass(slots=True)
 class Run:
-    """What a request comes to: the turn to follow behind ``after``, none for a thread in which nothing runs.
-    ``snapshot``: the client receives all messages."""
+    """The outcome of a request: the turn to follow after the event ``after``, empty if nothing runs in the
+    thread. ``snapshot``: the client receives all messages."""
 
     thread: str
     translator: RunTranslator
@@ -96,7 +96,7 @@ class AgUiDoor(Door):
         ]
 
     async def run(self, request: Request) -> Response:
-        """Run the agent, and answer with the events."""
+        """Run the agent, and stream its events."""
         caller, given = caller_of(request), read_input(await json_body(request))
         run = await self._begun(caller, given)
         return EventStream(self._told(caller, run), lambda error: _failed(run, error))
@@ -141,7 +141,7 @@ class AgUiDoor(Door):
     def _joined(
         self, given: RunAgentInput, rows: Sequence[Row], turns: Sequence[Mapping[str, Any]], turn: str
     ) -> Run:
-        """Tell the thread, and the newest turn from its beginning unless it has ended."""
+        """Join the thread: its messages, and the newest turn from its beginning unless it has ended."""
         told = messages_of(rows, given.thread_id)
         if turn and turn not in {one["turn"] for one in turns}:  # it is queued
             last = [one for one in given.messages[-1:] if isinstance(one, UserMessage)]
@@ -168,7 +168,7 @@ class AgUiDoor(Door):
             try:
                 await self._service.answer(caller, name, None)
             except Busy:
-                continue  # the same request again: it was answered before
+                continue  # a repeated request, already answered
         if missing := here.keys() - entries.keys():
             raise Interrupted(f"the answers leave {', '.join(sorted(missing))} open")
         newest = turns[-1]["turn"] if turns else ""
@@ -214,7 +214,7 @@ class AgUiDoor(Door):
             raise
 
     def _is_turn(self, caller: Caller, given: RunAgentInput) -> bool:
-        """Whether this run was begun before: its client dropped, and comes back."""
+        """Say whether this run was begun before: its client lost the connection and returns."""
         try:
             return bool(self._service.about(caller, given.run_id)["session"] == given.thread_id)
         except NotFound:
@@ -223,7 +223,7 @@ class AgUiDoor(Door):
     # The page
 
     async def about(self, request: Request) -> Response:
-        """Answer with what a client may know of the agent, and the map of its turn."""
+        """Answer with the public facts about the agent, and the map of its turn."""
         caller_of(request).need("read")
         return JSONResponse({
             "name": self._service.name,
@@ -234,7 +234,7 @@ class AgUiDoor(Door):
         })  # fmt: skip
 
     async def markdown(self, request: Request) -> Response:
-        """Answer with the blocks of a text."""
+        """Answer with the Markdown blocks of a text."""
         caller_of(request).need("read")
         text = (await json_body(request)).get("text")
         if not isinstance(text, str):
@@ -243,7 +243,7 @@ class AgUiDoor(Door):
 
 
 def capabilities(name: str) -> AgentCapabilities:
-    """Return what the protocol may be used for here."""
+    """Return the protocol's capabilities that are supported here."""
     return AgentCapabilities(
         identity=IdentityCapabilities(name=name, type="fsm_agent", version=__version__),
         transport=TransportCapabilities(streaming=True, resumable=True),
@@ -259,12 +259,12 @@ def capabilities(name: str) -> AgentCapabilities:
 
 
 def sse_of(event: BaseEvent) -> Sse:
-    """Return an event as it is sent."""
+    """Encode an event for the stream."""
     return Sse(event.model_dump_json(by_alias=True))
 
 
 def agui_error(error: ServiceError) -> Response:
-    """Answer a request that begins no run with the protocol's own error."""
+    """Answer a request that begins no run with an error of the protocol."""
     told = RunErrorEvent(message=str(error), code=error.code)
     return JSONResponse(told.model_dump(mode="json", by_alias=True), error.status)
 
@@ -285,7 +285,7 @@ def _pattern(payload: Any) -> str:
 
 
 # ----------------------------------------------------------------------------------------------------
-# The files of the page; all that it shows of a conversation it asks for with a key.
+# The files of the page, which needs a key to request any part of a conversation.
 
 
 @cache
@@ -306,7 +306,7 @@ async def index(request: Request) -> Response:
 
 
 async def asset(request: Request) -> Response:
-    """Answer with a file of the page, or that it did not change."""
+    """Answer with a file of the page, or 304 if it has not changed."""
     found = _assets().get(request.path_params["path"])
     if found is None:
         return Response("No such file.\n", 404, media_type="text/plain")

@@ -1,7 +1,7 @@
-"""A run of AG-UI, from what happens in a turn: the protocol's events, in an order that its clients accept.
+"""A run of AG-UI, made of a turn's events: the protocol's events, in an order that its clients accept.
 
-``RunTranslator`` is pure: it is given what the service serves, and keeps what a client has, so that
-it can send the messages whole where the protocol asks for it, and take back what a dead process told."""
+``RunTranslator`` is pure: it receives served events, and tracks the client's messages, so that it can send
+them whole where the protocol requires it, and retract what a dead process sent."""
 
 from __future__ import annotations
 
@@ -72,12 +72,12 @@ Events = Iterator[BaseEvent]
 CHILD = "task"
 """Name of a subagent: a delegated task has a goal, and no other name."""
 LASTING = Place(-1)
-"""The place of a message that no dead process can take back."""
+"""The place of a message that is never retracted."""
 
 
 class RunTranslator:
-    """One run. ``messages``: what the client has before the events of the turn. ``reasoning``: whether the
-    client asked for the thoughts of the model."""
+    """One run. ``messages``: those that the client has before the turn's events. ``reasoning``: whether the
+    client requested the model's reasoning."""
 
     def __init__(
         self, thread_id: str, run_id: str, messages: Sequence[Message] = (), *, reasoning: bool = False
@@ -90,9 +90,9 @@ class RunTranslator:
         self._named: dict[str, str] = {}  # the ids of the engine, of all sent calls
         self._text: AssistantMessage | None = None
         self._thought = ""
-        self._answer: list[AssistantMessage] = []  # texts since the last call of a tool
+        self._answer: list[AssistantMessage] = []  # texts since the last tool call
         self._step = ""
-        self._children: dict[str, str] = {}  # subagents that work, and the step that each is in
+        self._children: dict[str, str] = {}  # running subagents, and the step of each
         self._over: set[str] = set()
         self._again = False
         self._state: dict[str, Any] = {
@@ -102,8 +102,8 @@ class RunTranslator:
     # The run
 
     def begin(self, *, snapshot: bool = False) -> Events:
-        """Open the run. ``snapshot``: the client has not the messages that this run begins with. What was
-        fed before is taken as told by an earlier run."""
+        """Open the run. ``snapshot``: the client lacks the messages that this run begins with. Events fed
+        before count as sent by an earlier run."""
         for _ in self._close():
             pass
         self._over.clear()
@@ -117,7 +117,7 @@ class RunTranslator:
             yield StepStartedEvent(step_name=self._step)
 
     def feed(self, one: ServedEvent) -> Events:
-        """Tell what happened, if the protocol has a word for it."""
+        """Yield the protocol's events for an event of the turn, if it has any."""
         place = Place.read(one.id.rpartition(":")[2])
         match one.event.values:
             case Transition() as move:
@@ -169,8 +169,8 @@ class RunTranslator:
         )
 
     def suspend(self, waits: Sequence[Pending], rows: Sequence[Mapping[str, Any]]) -> Events:
-        """Close the run of a turn that waits for answers. ``rows``: of the session, which have the calls that
-        are asked about."""
+        """Close the run of a turn that waits for answers. ``rows``: those of the session, which contain the
+        calls in question."""
         yield from self._end_text()
         yield from self._end_thought()
         yield from self._refused(rows)
@@ -185,7 +185,7 @@ class RunTranslator:
         )
 
     def propose(self, waits: Sequence[Pending], rows: Sequence[Mapping[str, Any]]) -> Events:
-        """Tell the calls that wait for an approval and have not begun."""
+        """Send the calls that wait for an approval and have not begun."""
         for one in waits:
             if one.turn != self._state["turn"] or not one.call or one.call in self._calls:
                 continue
@@ -193,7 +193,7 @@ class RunTranslator:
             yield from self._call(one.call, one.tool, given, LASTING, f"{one.turn}-{one.seq}-calls")
 
     def finish(self) -> Events:
-        """Close a run in which nothing was to be done."""
+        """Close a run that had nothing to do."""
         yield from self._close(final=True)
         yield self._status("idle")
         yield RunFinishedEvent(thread_id=self._thread, run_id=self._run, outcome=RunFinishedSuccessOutcome())
@@ -271,7 +271,7 @@ class RunTranslator:
         return "".join(one.content or "" for one in self._answer)
 
     def _amend(self, result: TurnResult) -> Events:
-        """Tell the answer where it was not streamed, or is another one than what was streamed."""
+        """Send the answer if it was not streamed, or differs from what was streamed."""
         words = words_of_model(result)
         if not words.strip() or _bare(words) == _bare(self._said()):
             return
@@ -342,14 +342,14 @@ class RunTranslator:
         )
 
     def _place_of_result(self, shown: str) -> int:
-        """Behind the call, and the results that are there: where clients put it."""
+        """Return the index after the call and its existing results: where clients put a result."""
         place = next(n for n, one in enumerate(self._messages) if shown in _call_ids([one])) + 1
         while place < len(self._messages) and isinstance(self._messages[place], ToolMessage):
             place += 1
         return place
 
     def _refused(self, rows: Sequence[Mapping[str, Any]]) -> Events:
-        """Tell what became of calls that were asked about and did not run: only the session has it."""
+        """Send the results of calls that needed approval and did not run: only the session has them."""
         results = {str(row.get("tool_call_id")): row for row in rows if row.get("role") == "tool"}
         for call in [one for one in self._calls if one in results]:
             yield self._result(call, text_only(results[call].get("content")), "denied", LASTING)
@@ -399,7 +399,7 @@ class RunTranslator:
         self._births[message.id] = birth
 
     def _fresh(self, name: str) -> str:
-        """A name that nothing in this conversation has."""
+        """Return an id that is unused in this conversation."""
         found, number = name, 1
         while found in self._used:
             number += 1
@@ -411,7 +411,7 @@ class RunTranslator:
         return MessagesSnapshotEvent(messages=[one.model_copy(deep=True) for one in self._messages])
 
     def _void(self, after: Place) -> Events:
-        """Take back the messages behind a place of the journal."""
+        """Retract the messages after a place of the journal."""
         yield from self._end_text()
         yield from self._end_thought()
         void = {name for name, birth in self._births.items() if birth >= after}
@@ -437,7 +437,7 @@ class RunTranslator:
         return interrupt_of(item, shown, child)
 
     def _close(self, *, final: bool = False, suspended: bool = False) -> Events:
-        """End all that is open; of a run that continues, the step stays."""
+        """End everything that is open; in a run that continues, the step stays open."""
         yield from self._end_text()
         yield from self._end_thought()
         for child in list(self._children):
@@ -457,7 +457,7 @@ def _bare(text: str) -> str:
 
 
 def _token(name: str) -> str:
-    """A name as a part of a JSON pointer."""
+    """Escape a name for a JSON pointer."""
     return name.replace("~", "~0").replace("/", "~1")
 
 

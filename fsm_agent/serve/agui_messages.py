@@ -1,4 +1,4 @@
-"""Messages, interrupts and answers of AG-UI, from our own and back."""
+"""Converts messages, interrupts and answers between AG-UI and the engine."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ SCHEMAS: Mapping[str, dict[str, Any]] = {
     "approval": {"approved": {"type": "boolean"}},
     "question": {"answer": {"type": "string"}},
 }
-"""What an answer to an interrupt looks like, by what is waited for."""
+"""JSON schema properties of the answer to an interrupt, by kind of pending item."""
 REASONS = {"question": "input_required", "result": "fsm_agent:result", "timer": "fsm_agent:timer"}
 
 
@@ -76,7 +76,7 @@ def messages_of(rows: Sequence[Row], thread: str) -> list[Message]:
 
 
 def rows_before(rows: Sequence[Row], asked: str) -> Sequence[Row]:
-    """Return the rows up to the last message of the user, with which the turn began."""
+    """Return the rows up to the user's message that began the turn, or up to the last one if none matches."""
     users = [number for number, row in enumerate(rows) if row.get("role") == "user"]
     for number in reversed(users):
         if text_only(rows[number].get("content")).strip().startswith(asked.strip()[:40]):
@@ -85,7 +85,7 @@ def rows_before(rows: Sequence[Row], asked: str) -> Sequence[Row]:
 
 
 def arguments_of_call(rows: Sequence[Row], call_id: str) -> str:
-    """Return the arguments of a call as the model wrote them, of the last call with this id."""
+    """Return the arguments of the last call with this id, as the model wrote them."""
     for row in reversed(rows):
         for call in row.get("tool_calls") or ():
             if call["id"] == call_id:
@@ -97,7 +97,7 @@ def arguments_of_call(rows: Sequence[Row], call_id: str) -> str:
 
 
 def rows_of(messages: Sequence[Message]) -> list[dict[str, Any]]:
-    """Return messages of a client as rows of a history; instructions, activities and thoughts are none."""
+    """Return a client's messages as rows of a history, without instructions, activities and reasoning."""
     rows: list[dict[str, Any]] = []
     for one in messages:
         match one:
@@ -145,15 +145,15 @@ def _parts(parts: Sequence[Any]) -> Iterator[dict[str, Any]]:
 
 
 def instructions_of(given: RunAgentInput) -> str:
-    """Return what the client's application says beside the conversation: instructions, and its context."""
+    """Return what the client's application adds to the conversation: instructions, and its context."""
     said = [one.content for one in given.messages if one.role in ("system", "developer")]
     said += [f"{one.description}: {one.value}" for one in given.context or ()]
     return "\n\n".join(said)
 
 
 def unseen(messages: Sequence[Message], rows: Sequence[Row]) -> tuple[list[Message], bool]:
-    """Return the messages that a session has not, from a message of the user on, and whether the client has
-    what is before them. They are empty when the last message is not the user's."""
+    """Return the messages that a session lacks, starting with one of the user's, and whether the client has
+    those before them. Empty if the last message is not the user's."""
     spoken: list[Message] = [
         one for one in messages if isinstance(one, UserMessage | AssistantMessage | ToolMessage)
     ]
@@ -171,8 +171,8 @@ def unseen(messages: Sequence[Message], rows: Sequence[Row]) -> tuple[list[Messa
 
 
 def interrupt_of(item: Pending, call: str | None, child: str | None) -> Interrupt:
-    """Return what a turn waits for as an interrupt. ``call``: the id of the call as the client knows it;
-    ``child``: the subagent that asks."""
+    """Return a pending item as an interrupt. ``call``: the id of the call as the client knows it; ``child``:
+    the subagent that asks."""
     reason = REASONS.get(item.kind, "tool_call" if call else "confirmation")
     schema: dict[str, Any] | None = None
     if (properties := SCHEMAS.get(item.kind)) is not None:
@@ -187,7 +187,7 @@ def interrupt_of(item: Pending, call: str | None, child: str | None) -> Interrup
 
 
 def answer_of(entry: ResumeEntry, kind: str) -> Any:
-    """Return what a client answers. Raises ``BadRequest`` for what answers nothing."""
+    """Return the value of a client's answer. Raises ``BadRequest`` if the entry is not an answer."""
     given = entry.payload
     if entry.status == "cancelled":
         if kind == "approval":

@@ -1,4 +1,4 @@
-"""The web application: our own addresses under ``/api``, the doors, and the guard before all of them."""
+"""The web application: our own endpoints under ``/api``, the doors, and the guard in front of all of them."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ Reply = dict[str, Any] | Response
 
 @dataclass(frozen=True, slots=True)
 class Operation:
-    """One address: what it does, in words and in code. ``work`` is given the service, the caller, the request
+    """One endpoint: its address, summary, and code. ``work`` receives the service, the caller, the request
     and the body."""
 
     method: str
@@ -135,7 +135,7 @@ async def _stream_turn(
 
 
 def sse_of(one: ServedEvent) -> Sse:
-    """Return an event of a turn as our own stream sends it."""
+    """Return an event of a turn in the form of our own stream."""
     values = to_jsonable_python(one.event.values._asdict(), fallback=str)
     data = {"turn": one.turn, "event": one.event.name, "at": one.event.at, "values": values}
     return Sse(data, one.id, one.event.name)
@@ -248,7 +248,7 @@ def _validate(kind: type[_Body], given: dict[str, Any]) -> _Body:
 
 
 def openapi() -> dict[str, Any]:
-    """Describe our own addresses, by OpenAPI 3.1."""
+    """Describe our own endpoints in OpenAPI 3.1."""
     paths: dict[str, dict[str, Any]] = {}
     schemas: dict[str, Any] = {"Error": _ERROR}
     for one in OPERATIONS:
@@ -308,9 +308,9 @@ def app_of(
     limits: GuardLimits = GuardLimits(),  # noqa: B008 - it is frozen
     doors: Sequence[Door] | None = None,
 ) -> Starlette:
-    """The application of one service. ``hosts``: what ``Host`` may say, ``None`` for anything. ``cors``:
-    origins of other sites whose pages may ask. ``doors``: by default those of this package whose libraries
-    are installed."""
+    """Return the application of one service. ``hosts``: allowed values of ``Host``, ``None`` for any.
+    ``cors``: origins of other sites whose pages may send requests. ``doors``: by default those of this
+    package whose libraries are installed."""
     if doors is None:
         doors = doors_of({}, KeptValues(service.store)).open
     routes = [route(one.path, _handler(service, one), [one.method]) for one in OPERATIONS]

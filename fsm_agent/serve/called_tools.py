@@ -1,8 +1,8 @@
 """One call of one tool as a turn of its own, for doors whose clients choose a tool themselves.
 
-A port in the place of a model asks for the call, so everything else is what it is in any turn: rules and
-approvals, limits, checkpoints, the journal, and an end after a crash. What a client sends is the name of a
-tool and its arguments; whether the call may run is decided by the turn."""
+A port replaces the model and requests the call, so everything else works as in any turn: rules and approvals,
+limits, checkpoints, the journal, and recovery after a crash. A client sends the name of a tool and its
+arguments; the turn decides whether the call may run."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from fsm_agent.options import AgentOptions
 from fsm_agent.runtime.ports import StreamSink
 
 PREFIX = "tool-"
-"""Of the ids of such turns."""
+"""Prefix of the ids of such turns."""
 
 
 def new_call_id() -> str:
@@ -35,7 +35,7 @@ def message_of(tool: str, arguments: Mapping[str, Any]) -> str:
 
 
 def find_agent(make_agent: Callable[..., Any], order: Order | None) -> tuple[Agent[Any, Any], Any]:
-    """Return what a factory of a service makes for an order: an agent, and what its tools get."""
+    """Call a service's factory for an order; return the agent, and the dependencies of its tools."""
     made = make_agent(order) if inspect.signature(make_agent).parameters else make_agent()
     return made if isinstance(made, tuple) else (made, None)
 
@@ -63,8 +63,8 @@ def with_called_tools(
 
 
 def choose_tools(agent: Agent[Any, Any], names: Collection[str]) -> dict[str, ToolSpec]:
-    """Return the descriptions of these tools of an agent, by name. Raises ``ConfigError`` for a name that is
-    none."""
+    """Return the descriptions of these tools of an agent, by name. Raises ``ConfigError`` for an unknown
+    name."""
     known = {spec.name: spec for spec in agent.tools}
     if missing := sorted(set(names) - set(known)):
         raise ConfigError("no such tool", missing[0], ", ".join(sorted(known)))
@@ -72,7 +72,7 @@ def choose_tools(agent: Agent[Any, Any], names: Collection[str]) -> dict[str, To
 
 
 class CallPort:
-    """Asks for the call that the message of the turn names, and ends the turn when its result is there."""
+    """Requests the call named by the turn's message, and ends the turn once the result is there."""
 
     def __init__(self, tools: Collection[str]) -> None:
         self._tools = tools
@@ -84,7 +84,7 @@ class CallPort:
             return ModelReply("Done.")
         content = rows[-1]["content"]
         text = content if isinstance(content, str) else content[0]["text"]
-        given, _ = json.JSONDecoder().raw_decode(text)  # features may add words behind it
+        given, _ = json.JSONDecoder().raw_decode(text)  # features may append text
         name, arguments = given["tool"], given["arguments"]
         if name not in self._tools:
             return ModelReply(f"The tool {name} is not served.")
@@ -92,10 +92,10 @@ class CallPort:
         return ModelReply(tool_calls=(ToolCall("call-1", name, json.dumps(arguments)),), finish="tool_calls")
 
     def use_key(self, key: str) -> None:
-        """It has none."""
+        """Do nothing: there is no key."""
 
     async def rebuild(self) -> None:
-        """It has no connection."""
+        """Do nothing: there is no connection."""
 
     async def aclose(self) -> None:
-        """It has no connection."""
+        """Do nothing: there is no connection."""

@@ -1,8 +1,8 @@
-"""Doors: the protocols that the server speaks, each an extension that answers at addresses of its own.
+"""Doors: the protocols that the server speaks, each an extension with its own addresses.
 
-A door translates between its protocol and the service, and has no logic of its own. Those of this package are
-open when the libraries that they need are installed. A door of another package is an installed extension, and
-is open when the settings name it. The settings of each are in ``[settings.extensions.NAME]``."""
+A door translates between its protocol and the service, and has no logic of its own. Doors of this package are
+open if the libraries that they need are installed. A door of another package is an installed extension, and
+is open if the settings name it. The settings of each are in ``[settings.extensions.NAME]``."""
 
 from __future__ import annotations
 
@@ -23,33 +23,32 @@ if TYPE_CHECKING:
 
 
 class Door(Extension):
-    """One protocol of a server. Besides what an extension has (``name``, ``settings``, ``kept``, ``checks``,
-    ``aclose``): ``public`` are beginnings of paths whose files need no key, such as those of a page.
+    """One protocol of a server. In addition to the members of an extension (``name``, ``settings``, ``kept``,
+    ``checks``, ``aclose``), ``public`` lists path prefixes whose files need no key, such as those of a page.
 
-    Handlers read with ``caller_of`` and ``json_body``, answer streams with ``EventStream``, and raise
-    ``ServiceError``; ``route`` answers what is raised in the form of the protocol
-    (``fsm_agent.serve.web``)."""
+    Handlers read with ``caller_of`` and ``json_body``, return streams as ``EventStream``, and raise
+    ``ServiceError``; ``route`` answers exceptions in the form of the protocol (``fsm_agent.serve.web``)."""
 
     public: ClassVar[Sequence[str]] = ()
 
     def routes(self, service: SessionService) -> Sequence[Route]:
-        """Return what is answered at which address; called once, before anything is served."""
+        """Return the routes; called once, before the server starts."""
         raise NotImplementedError
 
     def running(self) -> AbstractAsyncContextManager[Any]:
-        """Around the time in which requests come, for work beside them."""
+        """Return a context manager around the time in which requests arrive, for background work."""
         return nullcontext()
 
 
 class Doors(NamedTuple):
-    """The doors that are ``open``, and by name what would open the others of this package."""
+    """The ``open`` doors and, by name, the command that would open each ``closed`` one of this package."""
 
     open: Sequence[Door]
     closed: Mapping[str, str]
 
 
 def built_in_doors() -> Doors:
-    """The doors of this package, those without their libraries closed."""
+    """Return the doors of this package; those without their libraries are closed."""
     made, closed = list[Door](), dict[str, str]()
     for name, (where, extra) in DOORS.items():
         module, _, kind = where.partition(":")
@@ -63,8 +62,8 @@ def built_in_doors() -> Doors:
 
 
 def doors_of(settings: Mapping[str, Mapping[str, Any]], kept: KeptValues) -> Doors:
-    """The doors of a server. ``settings``: those of extensions, by name; ``kept``: of its store. Raises
-    ``ConfigError`` with the name of a door that cannot be used."""
+    """Return the doors of a server. ``settings``: those of extensions, by name; ``kept``: the values in its
+    store. Raises ``ConfigError`` with the name of a door that cannot be used."""
     own = built_in_doors()
     named = {
         name: given
@@ -76,7 +75,7 @@ def doors_of(settings: Mapping[str, Mapping[str, Any]], kept: KeptValues) -> Doo
 
 
 def routes_of(doors: Sequence[Door], service: SessionService) -> list[Route]:
-    """The routes of all doors. Raises ``ConfigError`` for an address at which two of them answer."""
+    """Return the routes of all doors. Raises ``ConfigError`` for an address that two of them share."""
     routes, taken = list[Any](), dict[str, str]()
     for door in doors:
         for one in door.routes(service):

@@ -1,8 +1,8 @@
-"""Who may talk to the server, and how much: every request passes here before anything of it is read.
+"""Access control and rate limits: every request passes here before any of it is read.
 
-A foreign page is refused by its origin, a name that only pretends to be this machine by its host, everybody
-else without a key. Rates and connections are counted by key, and wrong keys by address. (What a browser can
-be made to send: ``fsm_agent.support.local_server``.)"""
+A foreign page is refused by its origin, a name that only pretends to be this machine by its host, and any
+other request by a missing or wrong key. Rates and connections are counted by key, and wrong keys by address.
+(What a browser can be made to send: ``fsm_agent.support.local_server``.)"""
 
 from __future__ import annotations
 
@@ -28,19 +28,19 @@ HEADERS = {
     **SAFE_HEADERS,
 }
 MOST_KNOWN = 10_000
-"""Keys and addresses whose rate is remembered."""
+"""Maximum keys and addresses whose rate is remembered."""
 
 
 class Misdirected(ServiceError):
-    """The host is another one."""
+    """The request is for another host."""
 
     status, code = 421, "misdirected"
 
 
 @dataclass(frozen=True, slots=True)
 class GuardLimits:
-    """``rate``: requests a second of one key, of which ``burst`` may come at once; ``streams``: its requests
-    that are open at once. ``wrong``: wrong keys in a minute from one address."""
+    """``rate``: requests per second of one key, of which ``burst`` may come at once; ``streams``: its open
+    requests. ``wrong``: wrong keys per minute from one address."""
 
     rate: float = 100.0
     burst: int = 500
@@ -49,14 +49,14 @@ class GuardLimits:
 
 
 class Buckets:
-    """What each name may still do: ``burst`` at once, and ``rate`` more each second."""
+    """Token buckets by name: ``burst`` at once, and ``rate`` more per second."""
 
     def __init__(self, rate: float, burst: int) -> None:
         self._rate, self._burst = rate, float(burst)
         self._left: OrderedDict[str, tuple[float, float]] = OrderedDict()
 
     def take(self, name: str, amount: float = 1.0) -> bool:
-        """Take one, if there is one; with an amount of 0, say only whether there is."""
+        """Take one if available, and return whether it was; with an amount of 0, only check."""
         now = time.monotonic()
         left, at = self._left.get(name, (self._burst, now))
         left = min(self._burst, left + (now - at) * self._rate)
@@ -69,8 +69,8 @@ class Buckets:
 
 
 class Guard:
-    """Middleware. ``hosts``: what ``Host`` may say, ``None`` for anything. ``cors``: origins of other sites
-    whose pages may ask. ``public``: beginnings of paths that need no key."""
+    """Middleware. ``hosts``: allowed values of ``Host``, ``None`` for any. ``cors``: origins of other sites
+    whose pages may send requests. ``public``: path prefixes that need no key."""
 
     def __init__(
         self,
@@ -126,7 +126,7 @@ class Guard:
                 del self._open[key]
 
     def _admit(self, scope: Scope) -> Response | None:
-        """Let a request in, with its caller; or return its answer. Raises ``ServiceError``."""
+        """Admit a request and record its caller, or return the response. Raises ``ServiceError``."""
         headers = Headers(scope=scope)
         if self._hosts is not None and headers.get("host", "") not in self._hosts:
             raise Misdirected("this address is not served here")

@@ -1,7 +1,7 @@
-"""Keys: who may do what. The store has the hash of a key, never the key.
+"""Keys and their permissions. The store has the hash of a key, never the key.
 
-A key is ``fsm-<id>-<secret>``. Its secret is 256 random bits, so one round of a hash is enough: there is
-nothing to guess."""
+A key is ``fsm-<id>-<secret>``. Its secret is 256 random bits, so one round of a hash is enough: it cannot be
+guessed."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from fsm_agent.sessions.store import Store
 from fsm_agent.sessions.store.kept_values import KeptValues
 
 KEYS = "serve.keys"
-"""Under which name the store keeps them."""
+"""The name under which the store keeps them."""
 BELIEVED = 2.0
-"""Seconds after which a key is looked up again: a removed one is refused from then on."""
+"""Seconds until a key is looked up again: a removed one is refused after that."""
 MOST_NAME = 80
 _KEY = re.compile(r"fsm-([0-9a-f]{8})-([A-Za-z0-9_-]{43})")
 
@@ -37,7 +37,7 @@ class Key:
 
 
 class KeyRing:
-    """The keys of one store, and ``token``, which lasts as long as this object and may do everything."""
+    """The keys of one store, and ``token``, which lives as long as this object and may do everything."""
 
     def __init__(self, store: Store, token: str = "") -> None:
         self._kept = KeptValues(store, KEYS)
@@ -45,7 +45,7 @@ class KeyRing:
         self._known: dict[str, tuple[float, dict[str, Any] | None]] = {}
 
     def caller(self, given: str) -> Caller | None:
-        """Return whom a key belongs to; ``None`` for a wrong one."""
+        """Return the caller that a key belongs to; ``None`` for a wrong key."""
         if self._token and secrets.compare_digest(_hash(given), self._token):
             return Caller("local", "the starter of this server", frozenset(SCOPES))
         if (found := _KEY.fullmatch(given)) is None:
@@ -65,7 +65,7 @@ class KeyRing:
         return kept
 
     async def add(self, name: str, scopes: Iterable[str]) -> tuple[Key, str]:
-        """Make a key; return it and what its owner sends, which is not kept. Raises ``ConfigError``."""
+        """Create a key; return it and the text to send, which is not stored. Raises ``ConfigError``."""
         named = tuple(sorted(set(scopes), key=_rank))
         if not named:
             raise ConfigError("a key needs a scope", None, ", ".join(SCOPES))
@@ -85,7 +85,7 @@ class KeyRing:
         return sorted(keys, key=lambda key: key.made)
 
     async def remove(self, name: str) -> Key:
-        """Forget the key of this id or name. Raises ``ConfigError`` when no key has it, or several."""
+        """Remove the key with this id or name. Raises ``ConfigError`` if no key has it, or several do."""
         found = [key for key in self.all() if name in (key.id, key.name)]
         if len(found) != 1:
             there = ", ".join(f"{key.id} ({key.name})" for key in self.all()) or "there are none"

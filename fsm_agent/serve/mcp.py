@@ -1,9 +1,9 @@
-"""The agent as an MCP server: the tool ``ask``, tools of the agent that were chosen, the sessions of a key as
-resources (``session://ID``, its transcript as JSON), and the skills of the agent as prompts.
+"""The agent as an MCP server: the tool ``ask``, selected tools of the agent, the sessions of a key as
+resources (``session://ID``, the transcript as JSON), and the skills of the agent as prompts.
 
-Each call is a turn of the service. Its moves are progress; what it waits for is asked of the client
-(elicitation), if the client's key may approve; in the protocol of 2025 it may also be a task, whose id is the
-turn's. Nothing that a client sends decides what may run."""
+Each call is a turn of the service. Its moves become progress notifications; its questions go to the client
+(elicitation), if the client's key may approve. In the protocol of 2025 a call may also be a task, whose id is
+the turn's. Nothing that a client sends decides what may run."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ ASK = "ask"
 TASKS = "2025-11-25"
 """The version of the protocol that has tasks in its core."""
 POLL = 1_000
-"""Milliseconds that a client should wait between two looks at a task."""
+"""Milliseconds that a client should wait between two polls of a task."""
 MAX_ASKED = 4_000
 RELATED = "io.modelcontextprotocol/related-task"
 DECLINED = "The person did not want to answer."
@@ -143,8 +143,8 @@ ASK_TOOL = Tool(
 
 
 class AgentServer(Server[Any]):
-    """Serves an agent. ``tools``: those of its tools that clients may call themselves, by name; its turns
-    must come from a factory of ``with_called_tools`` for them. ``shelf``: its skills."""
+    """Serves an agent. ``tools``: those of its tools that clients may call directly, by name; its turns must
+    come from a factory of ``with_called_tools`` for them. ``shelf``: its skills."""
 
     def __init__(
         self,
@@ -175,7 +175,7 @@ class AgentServer(Server[Any]):
         self.add_request_handler("tasks/cancel", CancelTaskRequestParams, self._cancel_task)
 
     def get_capabilities(self, *args: Any, **more: Any) -> ServerCapabilities:
-        """Add tasks, which the protocol of 2026 has no more."""
+        """Add tasks, which the protocol of 2026 no longer has."""
         found = super().get_capabilities(*args, **more)
         if more.get("protocol_version") in MODERN_PROTOCOL_VERSIONS:
             return found
@@ -234,7 +234,7 @@ class AgentServer(Server[Any]):
                 raise
 
     async def _begin(self, caller: Caller, params: CallToolRequestParams) -> str:
-        """Begin the turn of a call; its id. Raises ``ServiceError``, ``MCPError``."""
+        """Begin the turn of a call; return its id. Raises ``ServiceError``, ``MCPError``."""
         arguments = params.arguments or {}
         if params.name == ASK:
             _check(arguments, ASK_INPUT)
@@ -249,7 +249,7 @@ class AgentServer(Server[Any]):
         self, context: Context, params: PaginatedRequestParams | None
     ) -> ListResourcesResult:
         with _refusals():
-            sessions = self.service.sessions(_caller(context))  # those that were used last first
+            sessions = self.service.sessions(_caller(context))  # most recently used first
             found = [
                 Resource(
                     name=one["session"], title=one["title"] or None, uri=f"{SCHEME}{one['session']}",
@@ -278,8 +278,8 @@ class AgentServer(Server[Any]):
     async def _finish(
         self, context: Context, caller: Caller, turn: str, given: Mapping[str, Any]
     ) -> CallToolResult | InputRequiredResult:
-        """Follow a turn to its end, and ask the client what the turn asks. ``given``: what the client was
-        asked before, by the id of what waits."""
+        """Follow a turn to its end, and pass its questions to the client. ``given``: the client's earlier
+        answers, by the id of the pending item."""
         call, last, moves = _CalledTool(), "", itertools.count(1)
         try:
             while True:
@@ -313,14 +313,14 @@ class AgentServer(Server[Any]):
             await self.service.answer(caller, item.id, value)
 
     async def _refuse(self, caller: Caller, turn: str) -> None:
-        """Answer no to what a turn waits for, so that nothing of it runs later."""
+        """Decline everything that a turn waits for, so that none of it runs later."""
         no = ElicitResult(action="decline")
         await self._answer(caller, [(one, no) for one in self.service.pending(caller, turn)])
 
     async def _ask(
         self, context: Context, caller: Caller, turn: str, pending: Sequence[Pending]
     ) -> Mapping[str, ElicitResult] | InputRequiredResult | CallToolResult:
-        """The client's answers; or, in the protocol of 2026, what to answer it so that it asks; or why it
+        """Return the client's answers; or, in the protocol of 2026, the result that makes it ask; or why it
         cannot be asked."""
         if why := _why_not_asked(context, caller, turn, pending):
             return _fail(why)
@@ -345,7 +345,7 @@ class AgentServer(Server[Any]):
     # Turns as tasks
 
     async def _as_task(self, ctx: Context, call_next: CallNext) -> HandlerResult:
-        """Answer a call that is to be a task with the task, and follow its turn beside it."""
+        """Answer a call that requests a task with the task, and follow its turn in the background."""
         params = ctx.params or {}
         if ctx.method != "tools/call" or ctx.protocol_version != TASKS or "task" not in params:
             return await call_next(ctx)
@@ -362,7 +362,7 @@ class AgentServer(Server[Any]):
 
     async def _tell_progress(self, context: Context, caller: Caller, turn: str, token: str | int) -> None:
         moves = itertools.count(1)
-        with suppress(Exception):  # the client has left; the turn has not
+        with suppress(Exception):  # the client may have left; the turn continues
             async for one in self.service.events(caller, turn):
                 if words := _words(one.event.values):
                     await context.session.send_progress_notification(token, next(moves), message=words)
@@ -405,7 +405,7 @@ class AgentServer(Server[Any]):
 
 
 def _caller(context: Context) -> Caller:
-    """Who asks: the key of the request, or the starter of this process."""
+    """Return the caller: the owner of the request's key, or the starter of this process."""
     if context.request is None:
         return LOCAL
     caller = context.request.scope.get(CALLER)
@@ -423,7 +423,7 @@ def _check(arguments: Mapping[str, Any], schema: Json) -> None:
 
 @contextmanager
 def _protocol_errors() -> Iterator[None]:
-    """A bug is logged, and its text is kept from the client."""
+    """Turn exceptions into protocol errors. A bug is logged, and its text is kept from the client."""
     try:
         yield
     except (MCPError, ValidationError):
@@ -441,7 +441,7 @@ def _refusals() -> Iterator[None]:
             raise MCPError(code=INVALID_PARAMS, message=str(error)) from None
 
 
-# What a client reads.
+# Results for the client.
 
 
 def _describe(spec: ToolSpec) -> Tool:
@@ -457,7 +457,7 @@ def _describe(spec: ToolSpec) -> Tool:
 
 
 def _words(values: Any) -> str:
-    """The line for an event, in progress notifications; empty for most."""
+    """Return the text of a progress notification for an event; empty for most."""
     match values:
         case Transition():
             return f"{values.source} → {values.dest}"
@@ -485,18 +485,18 @@ def _fail(why: str) -> CallToolResult:
 
 
 class _CalledTool:
-    """How the only call of a turn ended."""
+    """Records how the only call of a turn ended."""
 
     def __init__(self) -> None:
-        self._status = "denied"  # a call that never began
+        self._status = "denied"  # if the call never begins
 
     def hear(self, values: Any) -> None:
-        """Hear an event of the turn."""
+        """Process an event of the turn."""
         if isinstance(values, ToolComplete):
             self._status = values.status
 
     def result_of(self, result: TurnResult) -> CallToolResult:
-        """Return what the tool brought, from the turn's messages."""
+        """Return the tool's result, from the turn's messages."""
         rows = [row for row in result.messages if row["role"] == "tool"]
         if not rows:
             return _fail(one_line(result.error or result.final_response or "The tool was not run.", 1_000))
@@ -518,7 +518,7 @@ def _block(part: Mapping[str, Any]) -> ContentBlock:
     return TextContent(type="text", text=str(part.get("text") or name_part(part)))
 
 
-# What a turn waits for, as a form.
+# Pending items as forms.
 
 
 def _decisions(caller: Caller, item: Pending) -> list[str]:
@@ -538,13 +538,13 @@ def _form(caller: Caller, item: Pending) -> ElicitRequestFormParams:
 
 
 def _is_refused(caller: Caller, turn: str) -> bool:
-    """Say whether a call without an answer is refused: one of a tool, by a key that could have approved it.
-    Others wait for a person with the scope."""
+    """Say whether an unanswered call is refused: that of a single tool, by a key that could have approved it.
+    Other turns wait for a person with the scope."""
     return turn.startswith(PREFIX) and (caller.admin or "approve" in caller.scopes)
 
 
 def _why_not_asked(context: Context, caller: Caller, turn: str, pending: Sequence[Pending]) -> str:
-    """Why the client cannot be asked, nothing if it can."""
+    """Return why the client cannot be asked; empty if it can."""
     waits = f"The turn {turn} waits for {', '.join(f'{one.what} ({one.id})' for one in pending)}"
     if _is_refused(caller, turn):
         waits = f"Refused: {', '.join(one.what for one in pending)} is needed"
@@ -587,4 +587,4 @@ def _dump(value: BaseModel) -> Json:
 
 
 def _task_json(task: Task) -> Json:
-    return {**_dump(task), "ttl": None}  # it is kept as long as its session
+    return {**_dump(task), "ttl": None}  # kept as long as its session

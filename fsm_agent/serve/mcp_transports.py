@@ -1,5 +1,5 @@
-"""How a client reaches our MCP server: over standard input and output, with limits on what it may send, and
-over streamable HTTP, where a client whose stream broke gets the rest."""
+"""Transports of our MCP server: standard input and output, with limits on what a client may send, and
+streamable HTTP, where a client whose stream broke receives the rest."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ Incoming = SessionMessage | Exception
 
 
 class BoundedLines:
-    """Lines out of pieces; one of more than ``most`` bytes comes as ``None``, and none of it is kept."""
+    """Splits bytes into lines. One of more than ``most`` bytes becomes ``None``, and is not kept."""
 
     def __init__(self, most: int = MOST_BODY) -> None:
         self._most, self._held, self._skips = most, bytearray(), False
@@ -72,7 +72,7 @@ class BoundedLines:
 
 
 def read_message(line: bytes | None) -> SessionMessage | JSONRPCError | None:
-    """Return the message of a line, the answer to an invalid one, or ``None`` for an empty line."""
+    """Parse a line: return its message, the response to an invalid one, or ``None`` for an empty line."""
     if line is None:
         return _refusal(INVALID_REQUEST, TOO_LONG)
     if not line.strip():
@@ -95,8 +95,8 @@ def _refusal(code: int, message: str) -> JSONRPCError:
 async def serve_stdio(
     service: SessionService, tools: Mapping[str, ToolSpec], shelf: SkillShelf | None
 ) -> None:
-    """Serve one client until it closes its end. Turns that run then stop after their next move, and the next
-    server of this home continues them. Raises ``ConfigError`` when there is no client at the other end."""
+    """Serve one client until it closes its end. Running turns then stop after their next move, and the next
+    server of this home continues them. Raises ``ConfigError`` if there is no client at the other end."""
     try:
         reader, writer = await connect_own_streams()
     except ValueError:
@@ -138,7 +138,7 @@ async def _write(
     try:
         async for item in from_server:
             await send(writer, _line(item.message))
-    except ConnectionError:  # the client closed its end, which its input says as well
+    except ConnectionError:  # the client closed its end, which also ends its input
         return
 
 
@@ -153,24 +153,24 @@ def _line(message: object) -> bytes:
 
 PATH = "/mcp"
 RETRY = 1_000
-"""Milliseconds after which a client comes back to a stream that broke."""
+"""Milliseconds after which a client reconnects to a broken stream."""
 LOOK = 0.5
-"""Seconds after which an open stream notices that this process ends."""
+"""Seconds after which an open stream notices that this process is ending."""
 MOST = 10_000
-"""Messages that are kept, of all streams together."""
+"""Maximum messages to keep, over all streams."""
 MOST_BYTES = 64_000_000
-"""Bytes of them."""
+"""Their maximum bytes."""
 
 
 class RecentMessages(EventStore):
-    """Keeps messages in memory. An id says nothing of others: it cannot be guessed."""
+    """Keeps recent messages in memory. Their ids are random: none can be guessed from another."""
 
     def __init__(self, most: int = MOST, most_bytes: int = MOST_BYTES) -> None:
         self._most, self._most_bytes, self._bytes = most, most_bytes, 0
         self._kept: OrderedDict[EventId, tuple[StreamId, JSONRPCMessage | None, int]] = OrderedDict()
 
     async def store_event(self, stream_id: StreamId, message: JSONRPCMessage | None) -> EventId:
-        """Keep a message; its id."""
+        """Keep a message; return its id."""
         size = 0 if message is None else len(message.model_dump_json(by_alias=True))
         event_id = secrets.token_urlsafe(16)
         self._kept[event_id] = stream_id, message, size
@@ -182,7 +182,7 @@ class RecentMessages(EventStore):
     async def replay_events_after(
         self, last_event_id: EventId, send_callback: EventCallback
     ) -> StreamId | None:
-        """Send what came on a stream behind the message with this id; the stream."""
+        """Send the later messages of the stream that has the message with this id; return the stream."""
         if last_event_id not in self._kept:
             return None
         stream = self._kept[last_event_id][0]
@@ -195,8 +195,8 @@ class RecentMessages(EventStore):
 
 
 class McpDoor(Door):
-    """Streamable HTTP behind the guard of the application, which has looked at host, origin and key.
-    ``tools``: those that clients may call themselves. ``shelf``: skills."""
+    """Streamable HTTP behind the guard of the application, which has checked host, origin and key. ``tools``:
+    those that clients may call directly. ``shelf``: skills."""
 
     name = "mcp"
 

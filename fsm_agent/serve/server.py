@@ -1,6 +1,6 @@
-"""Serve the application until a signal comes: sockets, TLS, and a graceful end.
+"""Serve the application until a signal arrives: sockets, TLS, and a graceful shutdown.
 
-The first signal ends it gracefully: nothing new is accepted, each turn stops after its next move, streams
+The first signal shuts down gracefully: nothing new is accepted, each turn stops after its next move, streams
 end, and any process over the same store continues the turns. The second one ends the process at once."""
 
 from __future__ import annotations
@@ -23,21 +23,21 @@ from fsm_agent.dispatch.service import SessionService
 from fsm_agent.support.web_server import WebServer
 
 HEAD_SECONDS = 10.0
-"""In which the head of a request has arrived."""
+"""Time limit for the head of a request to arrive."""
 LEAVE_SECONDS = 120
-"""In which streams and moves end after the first signal."""
+"""Time limit for streams and moves to end after the first signal."""
 KILLED = 130
 """Exit code after a second signal."""
 
 
 COLLECT = (5_000, 5, 50)
-"""How often garbage is looked for. Commands do it seldom, which would stop all streams for a fifth of a
-second at a time."""
+"""Thresholds of the garbage collector. Those of commands collect rarely, and a collection would then stop all
+streams for a fifth of a second."""
 
 
 @contextlib.contextmanager
 def short_collections() -> Iterator[None]:
-    """Look for garbage often and among little: not among what the start has left."""
+    """Collect garbage often and in small amounts, ignoring the objects left from startup."""
     before = gc.get_threshold()
     gc.freeze()
     gc.set_threshold(*COLLECT)
@@ -50,22 +50,22 @@ def short_collections() -> Iterator[None]:
 
 @dataclass(frozen=True, slots=True)
 class ServerLimits:
-    """``connections`` at once, of all clients; more are answered with 503."""
+    """``connections``: maximum open connections of all clients; more are answered with 503."""
 
     connections: int = 2_000
 
 
 class PatientProtocol(AutoHTTPProtocol):  # type: ignore[misc, valid-type]  # httptools' or h11's, as installed
-    """Closes a connection that sends no whole head for long."""
+    """Closes a connection that does not send a complete head in time."""
 
     def connection_made(self, transport: Any) -> None:
-        """Begin to watch the connection."""
+        """Start watching the connection."""
         super().connection_made(transport)
         self._silent = False
         self._watch()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Watch it no more."""
+        """Stop watching it."""
         self._look.cancel()
         super().connection_lost(exc)
 
@@ -82,7 +82,7 @@ class PatientProtocol(AutoHTTPProtocol):  # type: ignore[misc, valid-type]  # ht
 
 
 class Server(WebServer):
-    """``ready`` is called when it serves, ``leaving`` with the first signal."""
+    """Calls ``ready`` once it is serving, and ``leaving`` on the first signal."""
 
     def __init__(
         self,
@@ -115,7 +115,7 @@ class Server(WebServer):
         self._service, self._leaving = service, leaving
 
     async def serve(self, sockets: list[socket.socket] | None = None) -> None:
-        """Serve until a signal comes."""
+        """Serve until a signal arrives."""
         with short_collections():
             await super().serve(sockets)
 

@@ -1,4 +1,4 @@
-"""What the doors share of HTTP: who asks, a body of JSON within limits, streams of events, errors."""
+"""HTTP helpers that the doors share: callers, JSON bodies within limits, event streams, errors."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from fsm_agent.errors import ConfigError, FsmAgentError, SessionBusy, StoreError
 
 log = logging.getLogger(__name__)
 CALLER = "fsm_agent.caller"
-"""Where the scope of a request has its caller."""
+"""The key of the caller in a request's scope."""
 MOST_BODY = 16 * 1024 * 1024
-"""Bytes of a request's body."""
+"""Maximum bytes of a request's body."""
 BODY_SECONDS = 20.0
-"""In which a body has arrived."""
+"""Time limit for a body to arrive."""
 ALIVE = 15.0
-"""Seconds after which a stream without an event says that it is alive."""
+"""Seconds without an event after which a stream sends a keep-alive."""
 Handler = Callable[[Request], Awaitable[Response]]
 Errors = Callable[[ServiceError], Response]
 
@@ -43,14 +43,14 @@ class Unavailable(ServiceError):
 
 
 class Sse(NamedTuple):
-    """One event of a stream: ``data`` is JSON, or text as it is."""
+    """One event of a stream: ``data`` is JSON, or a text to send unchanged."""
 
     data: Any
     id: str = ""
     event: str = ""
 
     def encode(self) -> bytes:
-        """Return it as it is sent."""
+        """Encode the event for the stream."""
         text = self.data if isinstance(self.data, str) else to_json(self.data)
         lines = [f"id: {self.id}"] if self.id else []
         lines += [f"event: {self.event}"] if self.event else []
@@ -64,7 +64,7 @@ def to_json(value: Any) -> str:
 
 
 def caller_of(request: Request) -> Caller:
-    """Return who asks. Raises ``Unauthorized`` where the door let a request in without a key."""
+    """Return the caller. Raises ``Unauthorized`` if the door let a request in without a key."""
     caller = request.scope.get(CALLER)
     if not isinstance(caller, Caller):
         raise Unauthorized("a key is missing")
@@ -72,8 +72,8 @@ def caller_of(request: Request) -> Caller:
 
 
 async def json_body(request: Request) -> dict[str, Any]:
-    """Return the body, a JSON object; an empty body is an empty one. Raises ``BadRequest``, ``TooLarge``,
-    ``TooSlow``."""
+    """Return the body, a JSON object; an empty body counts as an empty object. Raises ``BadRequest``,
+    ``TooLarge``, ``TooSlow``."""
     length = request.headers.get("content-length", "0")
     if not length.isdigit() or int(length) > MOST_BODY:
         raise TooLarge(f"a body has at most {MOST_BODY:,} bytes")
@@ -105,7 +105,7 @@ def _refuse_constant(name: str) -> Any:
 
 
 def last_event_id(request: Request) -> str:
-    """Return the id of the last event that the client has: its header, or ``after`` in the address."""
+    """Return the id of the last event that the client has: from its header, or ``after`` in the address."""
     return request.headers.get("last-event-id") or request.query_params.get("after", "")
 
 
@@ -113,8 +113,8 @@ Failed = Callable[[ServiceError], Sequence[Sse]]
 
 
 class EventStream(Response):
-    """Answers with a stream of events until the client leaves. ``failed`` says an error that comes when the
-    stream has begun."""
+    """A response that streams events until the client leaves. ``failed`` builds the event for an error after
+    the stream has begun."""
 
     media_type = "text/event-stream"
 
@@ -162,7 +162,7 @@ async def _wait_until_left(receive: Receive) -> None:
 
 
 def service_error(error: Exception) -> ServiceError:
-    """Return an error as one of ours. A bug is logged, and its text is kept from the client."""
+    """Convert an error to a ``ServiceError``. A bug is logged, and its text is kept from the client."""
     match error:
         case ServiceError():
             return error
@@ -180,19 +180,19 @@ def service_error(error: Exception) -> ServiceError:
 
 
 def error_body(error: ServiceError) -> dict[str, Any]:
-    """Return an error as the JSON of our own addresses, which clients of OpenAI's read as well."""
+    """Return an error as the JSON of our own endpoints, which OpenAI's clients read as well."""
     return {"error": {"message": str(error), "type": error.code, "code": error.code, "param": None}}
 
 
 def error_response(error: ServiceError) -> Response:
-    """Answer with an error in our own form."""
+    """Answer with an error in the form of our own endpoints."""
     return JSONResponse(error_body(error), error.status)
 
 
 def route(
     path: str, handle: Handler, methods: Sequence[str] = ("GET",), errors: Errors = error_response
 ) -> Route:
-    """Return a route whose errors are answered by ``errors``, and never with a traceback."""
+    """Return a route whose exceptions are answered by ``errors``, never with a traceback."""
 
     async def answer(request: Request) -> Response:
         try:

@@ -1,5 +1,5 @@
-"""Small things that know nothing of agents: files, threads, text, redaction. Here is what every room may
-need: the version, and a pause of the garbage collector for imports and objects that stay."""
+"""Helpers that know nothing of agents: files, threads, text, redaction. This module has what every room may
+need: the version, and a pause of the garbage collector for imports and long-lived objects."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ __version__ = "0.1.0"
 
 
 def load_module(module: str) -> ModuleType:
-    """Import a module with the garbage collector paused: what stays would only be walked again."""
+    """Import a module with the garbage collector paused: scanning objects that stay is wasted work."""
     with without_collection():
         return importlib.import_module(module)
 
 
 @contextmanager
 def without_collection() -> Iterator[None]:
-    """Pause the garbage collector if it runs. Imports live as long as the process, and a long history as
-    long as its session: scanning them repeatedly while they grow would take a fifth of the time. Not for
-    code that waits: other tasks and threads keep running."""
+    """Pause the garbage collector if it runs. Imports live as long as the process, and a long history as long
+    as its session: scanning them repeatedly while they grow would take a fifth of the time. Do not use it
+    around code that waits: other tasks and threads keep running."""
     running = gc.isenabled()
     gc.disable()
     try:

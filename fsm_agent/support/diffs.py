@@ -15,14 +15,14 @@ from itertools import pairwise
 
 CONTEXT = 3
 MAX_COMPARED = 4_000
-"""Lines that differ, on both sides together; comparing more takes seconds, and the diff would be too long to
-read."""
+"""Maximum lines that differ, on both sides together; comparing more takes seconds, and the diff would be too
+long to read."""
 NO_FILE = "/dev/null"
-"""The name of what a new file was before."""
+"""The old name of a new file."""
 NO_NEWLINE = "\\ No newline at end of file"
 
 _MAX_COST = 256
-"""Steps in search of the middle of a shortest script; beyond, the best half so far is taken."""
+"""Steps in search of the middle of a shortest script; after that, the best half so far is used."""
 _WINDOW = 100
 """Lines around a frequent line whose neighbors decide whether it is compared, and how far a block slides."""
 _HEADING = re.compile(r"[A-Za-z_$]")
@@ -34,7 +34,7 @@ Block = tuple[int, int, int, int]
 
 def unified_diff(before: str, after: str, headings: bool = True) -> list[str] | None:
     """Return the hunks between two texts, without the two lines that name the files; ``None`` when too many
-    lines differ. ``headings``: each hunk names the section that it is in."""
+    lines differ. ``headings``: each hunk names its section."""
     old, new = _lines(before), _lines(after)
     if sum(differing(old, new)[1:]) > MAX_COMPARED:
         return None
@@ -42,7 +42,7 @@ def unified_diff(before: str, after: str, headings: bool = True) -> list[str] | 
 
 
 def unified_diff_lines(old: Sequence[str], new: Sequence[str]) -> list[str]:
-    """Return the hunks between two lists of lines without their ends, and without headings."""
+    """Return the hunks between two lists of lines without line ends, and without headings."""
     return list(_hunks([f"{line}\n" for line in old], [f"{line}\n" for line in new], headings=False))
 
 
@@ -53,7 +53,7 @@ def differing(old: Sequence[str], new: Sequence[str]) -> tuple[int, int, int]:
 
 
 def numbers(hunks: Sequence[str]) -> Iterator[tuple[int | None, int | None]]:
-    """Yield the line numbers before and after of each line of a diff, ``None`` where it has none."""
+    """Yield the old and the new line number of each line of a diff, ``None`` where it has none."""
     mine = yours = 0
     for line in hunks:
         if found := re.match(r"@@ -(\d+)(?:,\d+)? \+(\d+)(?:,\d+)? @@", line):
@@ -111,7 +111,7 @@ def _sign_lines(sign: str, lines: Sequence[str]) -> Iterator[str]:
 
 
 def _common_ends(old: Sequence[str], new: Sequence[str]) -> tuple[int, int]:
-    """Return how many lines are common at the beginning, and how many of the others at the end."""
+    """Return the number of common lines at the beginning, and at the end of the rest."""
     most = min(len(old), len(new))
     head = 0
     while head < most and old[head] == new[head]:
@@ -144,8 +144,8 @@ def _blocks(old: Sequence[str], new: Sequence[str]) -> list[Block]:
 
 
 def _lines_to_compare(side: _Side, start: int, end: int, others: Counter[str]) -> list[int]:
-    """Return the lines to compare. Those that the other text lacks are changed in any case; so are frequent
-    ones (blank lines, closing braces) amid such lines, where a match would only cut a block in pieces."""
+    """Return the lines to compare. Lines missing from the other text are changed in any case; so are frequent
+    ones (blank lines, closing braces) among them, where a match would only split a block."""
     many = _root(len(side.lines))
     kinds = {at: 0 if not (times := others[side.lines[at]]) else 2 if times >= many else 1
              for at in range(start, end)}  # fmt: skip
@@ -159,7 +159,7 @@ def _lines_to_compare(side: _Side, start: int, end: int, others: Counter[str]) -
 
 
 def _root(number: int) -> int:
-    """Return a power of two near the square root, from above."""
+    """Return the next power of two above the square root, at most 1024."""
     root = 1
     while number > 0:
         root, number = root * 2, number >> 2
@@ -195,7 +195,7 @@ class _Script:
         return self.one.lines[self.mine[at]] == self.two.lines[self.yours[other]]
 
     def mark(self, start: int, end: int, other: int, other_end: int, minimal: bool) -> None:
-        """Mark what changes between two stretches of compared lines."""
+        """Mark the changes between two stretches of compared lines."""
         while start < end and other < other_end and self._same(start, other):
             start, other = start + 1, other + 1
         while start < end and other < other_end and self._same(end - 1, other_end - 1):
@@ -213,8 +213,8 @@ class _Script:
     def _middle(
         self, start: int, end: int, other: int, other_end: int, minimal: bool
     ) -> tuple[int, int, bool, bool]:
-        """Return a place on a shortest script, and whether its two halves are known to be shortest ones.
-        ``forth`` and ``back`` hold the furthest place on each diagonal from both ends."""
+        """Return a place on a shortest script, and whether its two halves are known to be shortest. ``forth``
+        and ``back`` hold the furthest place on each diagonal from both ends."""
         least, most, far = start - other_end, end - other, end + 1
         middle_forth, middle_back = start - other, end - other_end
         odd = (middle_forth - middle_back) % 2 == 1
@@ -264,7 +264,7 @@ def _widen(reach: list[int], least: int, most: int, places: dict[int, int], unkn
 def _clip(
     at: int, line: int, edge: int, other_edge: int, nearer: Callable[[int, int], int]
 ) -> tuple[int, int]:
-    """Return the place on a diagonal, at the rectangle's edge when it is beyond."""
+    """Clip a place on a diagonal to the rectangle."""
     at = nearer(at, edge)
     at = nearer(at - line, other_edge) + line
     return at, at - line
@@ -278,8 +278,8 @@ class _Side:
         self.changed = [False] * (len(lines) + 1)
 
     def compact(self, other: _Side) -> None:
-        """Slide each block: join it with blocks that it touches, put it beside a change of the other side if
-        it can be, else to where the indentation reads best."""
+        """Slide each block: join it with blocks that it touches, align it with a change of the other side if
+        possible, else move it to where the indentation reads best."""
         group, across = _Group(self), _Group(other)
         while True:
             if group.end > group.start:
@@ -321,8 +321,8 @@ class _Side:
         return found
 
     def _split(self, at: int) -> tuple[int, int]:
-        """Return (indentation, penalty) of a block's edge before this line: blank lines and less indentation
-        are good places, the ends of the text and the middle of a section are not."""
+        """Return (indentation, penalty) of a block's edge before this line. Blank lines and less indentation
+        are good places; the ends of the text and the middle of a section are not."""
         own = _indent(self.lines[at]) if at < len(self.lines) else -1
         before, blanks = self._beyond(range(at - 1, -1, -1))
         after, blanks_after = self._beyond(range(at + 1, len(self.lines)))
@@ -340,7 +340,7 @@ class _Side:
         return indent, penalty + (17 if blanks else 23)
 
     def _beyond(self, way: range) -> tuple[int, int]:
-        """Return (indentation of the next line with words, blank lines before it)."""
+        """Return (indentation of the next nonblank line, blank lines before it)."""
         blanks = 0
         for at in way:
             if (indent := _indent(self.lines[at])) != -1:
@@ -388,11 +388,11 @@ class _Group:
         return True
 
     def previous(self) -> None:
-        """Go to the group before."""
+        """Go to the previous group."""
         self.start, self.end = self._first(self.start - 1), self.start - 1
 
     def up(self) -> bool:
-        """Slide up by a line if the text stays the same, and join a group that is reached."""
+        """Slide up by a line if the text stays the same, and join an adjacent group."""
         if self.start == 0 or self.lines[self.start - 1] != self.lines[self.end - 1]:
             return False
         self.start, self.end = self.start - 1, self.end - 1
@@ -401,7 +401,7 @@ class _Group:
         return True
 
     def down(self) -> bool:
-        """Slide down by a line."""
+        """Slide down by a line if the text stays the same, and join an adjacent group."""
         if self.end == len(self.lines) or self.lines[self.start] != self.lines[self.end]:
             return False
         self.changed[self.start], self.changed[self.end] = False, True

@@ -1,5 +1,5 @@
-"""Converts documents of others to readable text: a script that runs in its own process, because an untrusted
-document can keep a parser busy forever and must not do so in the agent. It imports nothing of this package.
+"""Converts untrusted documents to readable text. This script runs in its own process, because such a document
+can keep a parser busy forever and must not do so in the agent. It imports nothing of this package.
 
 With the arguments ``page``, an address, and ``main`` or ``whole``, standard input is a web page in UTF-8, and
 its text is printed. With ``pdf`` and the maximum characters of text, it is a PDF, and one JSON object is
@@ -41,7 +41,7 @@ BLOCKS = _names(
 APART = _names("p pre table ul ol dl blockquote h1 h2 h3 h4 h5 h6 section article")
 VOID = _names("area base br col embed hr img input link meta source track wbr")
 SELF_CLOSING = frozenset(("p", "li", "dd", "dt", "tr", "td", "th", "option"))
-"""Elements that end where the next of their kind begins."""
+"""Elements that end where the next of the same kind begins."""
 MAX_LINK = 500
 _HIDDEN = re.compile(
     r"display\s*:\s*none|visibility\s*:\s*hidden|opacity\s*:\s*0(?![.\d])|font-size\s*:\s*0(?![.\d])",
@@ -267,7 +267,7 @@ def main(kind: str, *arguments: str) -> None:
         resource.setrlimit(resource.RLIMIT_AS, (MOST_MEMORY, MOST_MEMORY))
     try:
         said = read_pdf(given, int(arguments[0]))
-    except Exception as error:  # of a broken file
+    except Exception as error:  # from a broken file
         said = {"problem": f"it is broken: {type(error).__name__}"}
     print(json.dumps(said))
 

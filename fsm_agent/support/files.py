@@ -24,11 +24,11 @@ from fsm_agent.errors import ConfigError
 
 FILE, FOLDER = 0o600, 0o700
 OTHERS = 0o077
-"""Permission bits of everyone but the owner."""
+"""Permission bits of everyone except the owner."""
 
 
 def private_folder(path: Path) -> Path:
-    """Make the folder and its missing parents; return it. Raises ``OSError``."""
+    """Create the folder and its missing parents; return it. Raises ``OSError``."""
     missing = [path, *path.parents]
     missing = missing[: next((count for count, one in enumerate(missing) if one.is_dir()), len(missing))]
     for one in reversed(missing):
@@ -42,7 +42,7 @@ def private_file(path: str | os.PathLike[str], flags: int) -> int:
 
 
 def touch(path: Path) -> None:
-    """Make the file if it is missing. Raises ``OSError``."""
+    """Create the file if it is missing. Raises ``OSError``."""
     os.close(private_file(path, os.O_RDWR | os.O_CREAT))
 
 
@@ -62,9 +62,9 @@ def write_new(path: Path, content: bytes) -> None:
 
 
 def make_private(home: Path, names: Iterable[str]) -> str:
-    """Revoke permissions that an older version granted to others in ``home``; return a line for people,
-    empty if there were none. ``names``: patterns of our files. The home itself is made private when it
-    holds nothing else. Files of other users are left alone."""
+    """Revoke permissions that an older version granted to others in ``home``; return a line for people, empty
+    if there were none. ``names``: patterns of our files. The home itself is made private if it holds nothing
+    else. Files of other users are left alone."""
     patterns, changed, ours_alone = tuple(names), 0, True
     try:
         entries = sorted(os.scandir(home), key=lambda entry: entry.name)
@@ -83,7 +83,7 @@ def make_private(home: Path, names: Iterable[str]) -> str:
 
 
 def _closed(path: str | os.PathLike[str]) -> bool:
-    """Make an open file of ours private; return whether it was one."""
+    """Make one of our files private if others have access; return whether it changed."""
     with contextlib.suppress(OSError):
         found = os.lstat(path)
         own = not hasattr(os, "getuid") or found.st_uid == os.getuid()
@@ -115,7 +115,7 @@ else:
 @contextmanager
 def lock_file(path: Path, patience: float = PATIENCE) -> Iterator[int]:
     """Hold the lock file ``path`` and yield its handle. The system releases the lock when its holder dies.
-    Raises ``TimeoutError`` after ``patience`` seconds, and ``OSError`` when the file cannot be made."""
+    Raises ``TimeoutError`` after ``patience`` seconds, and ``OSError`` if the file cannot be created."""
     handle = os.open(path, os.O_RDWR | os.O_CREAT | getattr(os, "O_CLOEXEC", 0), 0o600)
     try:
         _wait(handle, path, time.monotonic() + patience)
@@ -137,7 +137,7 @@ def _wait(handle: int, path: Path, until: float) -> None:
 
 
 def replace_file(real: Path, content: bytes, mode: int | None = None) -> None:
-    """Replace the file's content atomically, keeping its permissions. With ``mode`` it gets those instead,
+    """Replace the file's content atomically, keeping its permissions unless ``mode`` sets others; these apply
     before others can read it. Raises ``OSError``."""
     draft = real.with_name(f".{real.name[:100]}.{secrets.token_hex(4)}.tmp")
     try:
@@ -166,15 +166,15 @@ MOST_BYTES = 1_000_000
 
 
 class HomeRows:
-    """Rows of JSON in a file of the home that several processes share, under ``name``. A writer holds a
-    lock and replaces the file."""
+    """JSON rows under ``name`` in a file of the home that several processes share. A writer holds a lock and
+    replaces the file."""
 
     def __init__(self, path: Path, name: str) -> None:
         self.path, self._name = path, name
 
     def read(self) -> list[Any]:
-        """Return the rows; none if the file cannot be read. Any program that can write into the home could
-        also write this."""
+        """Return the rows; none if the file cannot be read. Any program with write access to the home can
+        forge it."""
         try:
             with open(self.path, encoding="utf-8") as file:
                 listed = json.loads(file.read(MOST_BYTES))[self._name]

@@ -39,8 +39,8 @@ def install_command(extra: str) -> str:
 
 @contextmanager
 def importing(extra: str, what: str) -> Iterator[None]:
-    """Import modules that need an extra. Raises ``ConfigError`` with the command that adds it; ``what`` names
-    what needs it, with its verb."""
+    """Import modules that need an extra. Raises ``ConfigError`` with the command that installs it; ``what``
+    names the importer, with its verb."""
     try:
         yield
     except ImportError as error:

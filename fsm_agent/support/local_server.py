@@ -1,10 +1,10 @@
-"""Servers of this machine: where they listen, what they check before they read a request, and the headers of
-all that they answer.
+"""Servers on this machine: where they listen, what they check before they read a request, and the headers of
+all their responses.
 
-By default a server listens at a port of 127.0.0.1, which no other machine reaches, or at a socket in the
-file system, which no other user opens. Still, a page of another site can make the browser send requests here,
-and a name of its own can be made to mean 127.0.0.1 (DNS rebinding). Against both: ``Host`` is compared, and
-so is where a browser says that a request comes from."""
+By default a server listens on a port of 127.0.0.1, which no other machine reaches, or on a socket in the file
+system, which no other user can open. Still, a page of another site can make the browser send requests here,
+and can make its own host name resolve to 127.0.0.1 (DNS rebinding). Against both, ``Host`` is checked, and so
+is the origin of the request as the browser states it."""
 
 from __future__ import annotations
 
@@ -32,19 +32,19 @@ SAFE_HEADERS: Mapping[str, str] = {
 
 
 def bind_loopback(port: int) -> socket.socket:
-    """Return a socket bound to a port of 127.0.0.1, 0 for any free one. Raises ``ConfigError`` for one that
+    """Return a socket bound to a port of 127.0.0.1, 0 for any free one. Raises ``ConfigError`` if the port
     cannot be used."""
     return bind_port(LOOPBACK, port)
 
 
 def bind_port(host: str, port: int) -> socket.socket:
     """Return a socket bound to a port of an address of this machine, 0 for any free one. Raises
-    ``ConfigError`` for one that cannot be used."""
+    ``ConfigError`` if the port cannot be used."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     made = socket.socket(
         family, socket.SOCK_STREAM, socket.IPPROTO_TCP
-    )  # named, or asyncio leaves Nagle's delay on
-    if os.name == "posix":  # elsewhere it would let two processes have the same port
+    )  # without it, asyncio leaves Nagle's delay on
+    if os.name == "posix":  # elsewhere two processes could share the port
         made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         made.bind((host, port))
@@ -55,8 +55,8 @@ def bind_port(host: str, port: int) -> socket.socket:
 
 
 def bind_socket(path: Path) -> socket.socket:
-    """Return a socket bound to ``path`` that only our user can connect to. One that a process left behind is
-    replaced. Raises ``ConfigError`` for a path that cannot be used."""
+    """Return a socket bound to ``path`` that only our user can connect to. A stale socket is replaced. Raises
+    ``ConfigError`` if the path cannot be used."""
     if not hasattr(socket, "AF_UNIX"):
         raise ConfigError("this system has no sockets in its file system", str(path), "a port")
     made = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -79,32 +79,32 @@ def _answers(path: Path) -> bool:
 
 
 def own_hosts(port: int) -> frozenset[str]:
-    """Return what ``Host`` says in a request to a port of this machine."""
+    """Return the ``Host`` values of requests to a port of this machine."""
     return frozenset((f"127.0.0.1:{port}", f"localhost:{port}"))
 
 
 def own_origins(port: int) -> frozenset[str]:
-    """Return what ``Origin`` says in a request of a page that a port of this machine served."""
+    """Return the ``Origin`` values of requests from pages that a port of this machine served."""
     return frozenset(f"http://{host}" for host in own_hosts(port))
 
 
 def is_of_other_site(headers: Headers) -> bool:
-    """Say whether a browser sends the request for a page of another site."""
+    """Say whether a browser sends the request on behalf of a page of another site."""
     return headers.get("sec-fetch-site", "none") not in ("same-origin", "none")
 
 
 def is_of_other_origin(headers: Headers, origins: Collection[str]) -> bool:
-    """Say whether a page of another origin than these sends the request. A program has no page and none."""
+    """Say whether the request comes from a page of another origin. A program sends no ``Origin``."""
     return headers.get("origin") not in (None, *origins)
 
 
 def is_same(given: str, secret: str) -> bool:
-    """Compare with a secret, in a time that says nothing about it."""
+    """Compare with a secret in constant time."""
     return secrets.compare_digest(given.encode(), secret.encode())
 
 
 def with_headers(send: Send, headers: Mapping[str, str]) -> Send:
-    """Return a ``send`` that adds the headers that an answer has not."""
+    """Return a ``send`` that adds those headers that a response lacks."""
 
     async def sending(message: Message) -> None:
         if message["type"] == "http.response.start":

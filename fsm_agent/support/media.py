@@ -1,4 +1,4 @@
-"""Shrinks images and reads PDFs, with Pillow and pypdf, which are the extras ``images`` and ``pdf``."""
+"""Shrinks images and reads PDFs, with Pillow and pypdf from the extras ``images`` and ``pdf``."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ PDF_SECONDS = 60.0
 """Time limit for one PDF."""
 _QUALITIES = (85, 70, 55)
 _STEPS = 12
-"""How often an image is shrunk by a quarter before giving up: to a thirtieth of its width."""
+"""Maximum times an image is shrunk by a quarter: down to a thirtieth of its width."""
 
 
 class UnusableMedia(Exception):
-    """The medium cannot be processed; the message says why in a few words."""
+    """The medium cannot be processed; the message says briefly why."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +46,7 @@ def can_shrink() -> bool:
 
 def fit_image(data: bytes, media_type: str, bounds: ImageBounds) -> tuple[bytes, str]:
     """Return (bytes, media type) of the image within the bounds: unchanged if it fits, else shrunk or
-    rewritten as PNG or JPEG. Without Pillow its dimensions are unknown, and only the rest counts. Raises
+    rewritten as PNG or JPEG. Without Pillow its dimensions are unknown and not checked. Raises
     ``UnusableMedia``."""
     fits = media_type in IMAGE_TYPES and len(data) <= bounds.size
     if not can_shrink():
@@ -56,7 +56,7 @@ def fit_image(data: bytes, media_type: str, bounds: ImageBounds) -> tuple[bytes,
     from PIL import Image, ImageOps
 
     try:
-        with warnings.catch_warnings(action="ignore"):  # a large one is made smaller, a huge one is refused
+        with warnings.catch_warnings(action="ignore"):  # a large one is shrunk, a huge one refused
             image: Image.Image = Image.open(io.BytesIO(data))
             if fits and max(image.size) <= bounds.side:
                 return data, media_type
@@ -70,7 +70,7 @@ def fit_image(data: bytes, media_type: str, bounds: ImageBounds) -> tuple[bytes,
         raise
     except Exception as error:
         if fits:
-            return data, media_type  # what Pillow cannot read, a vendor may
+            return data, media_type  # a vendor may read what Pillow cannot
         raise UnusableMedia(f"it cannot be read: {type(error).__name__}") from None
 
 
@@ -101,8 +101,8 @@ def _encode(image: Image.Image, most: int) -> tuple[bytes, str]:
 
 
 def text_of_pdf(data: bytes, most: int) -> str:
-    """Return the text of a PDF, at most about ``most`` characters, with its pages marked. Takes a process
-    of its own, and seconds. Raises ``UnusableMedia``."""
+    """Return the text of a PDF, at most about ``most`` characters, with its pages marked. Runs in a separate
+    process and takes seconds. Raises ``UnusableMedia``."""
     if importlib.util.find_spec("pypdf") is None:
         raise UnusableMedia("pypdf is not installed")
     from fsm_agent.support import document_worker

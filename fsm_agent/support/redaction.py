@@ -1,4 +1,4 @@
-"""Keeps secrets out of everything that is shown, logged or stored, and of the environment of child processes."""
+"""Keeps secrets out of everything that is shown, logged or stored, and out of child environments."""
 
 from __future__ import annotations
 
@@ -15,10 +15,9 @@ from urllib.parse import quote
 
 from fsm_agent.support.texts import ByteMatch, decode, encode, search
 
-# Shapes of secrets, one a row, each with an example and an ordinary text that stays unchanged.
-#
-# Every expression begins with something fixed, bounds its repetitions or ends them at a character that
-# cannot occur in them, and has no look-around: its time is linear in the text.
+# Shapes of secrets, one per row, each with an example and an ordinary text that stays unchanged. Every
+# expression begins with fixed text, bounds its repetitions or ends them at a character that they cannot
+# contain, and has no look-around: its time is linear in the text.
 
 
 MASK = "***"
@@ -39,7 +38,7 @@ class SecretShape:
 
     @cached_property
     def signs(self) -> tuple[str, ...]:
-        """Return the signs; a text without any need not be searched."""
+        """Return the signs; a text without any of them is not searched."""
         return (self.sign,) if isinstance(self.sign, str) else self.sign
 
     @cached_property
@@ -150,9 +149,9 @@ _SHAPES = "|".join(
         r"(?P<pem>-----BEGIN [A-Z ]{0,40}PRIVATE KEY-----)",
         rf"(?P<cookie>\b(?:set-)?cookie{_IS})[^\"'\\\r\n=]{{0,200}}=[^\"'\\\r\n]{{4,}}",  # name=value; …
         r"\b(?P<scheme>bearer)\s+[\w.~+/=-]{6,}",
-        r"\b(?P<basic>basic)\s+[a-z_+/-]*(?:\d|=|(?-i:[a-z][A-Z]))[\w+/=-]*",  # user and password, encoded
+        r"\b(?P<basic>basic)\s+[a-z_+/-]*(?:\d|=|(?-i:[a-z][A-Z]))[\w+/=-]*",  # user and password in Base64
         rf"(?P<auth>\bauthorization{_IS}(?:token|apikey|digest)\s+)[^\s\"'\\,;&]{{6,}}",
-        r"\b(?:sk|pk|rk)(?:-|_live_|_test_)[\w-]{6,}",  # OpenAI, Anthropic, Stripe …
+        r"\b(?:sk|pk|rk)(?:-|_live_|_test_)[\w-]{6,}",  # OpenAI, Anthropic, Stripe, …
         r"\b(?:gsk|xai|hf|gh[oprsu]|github_pat|glpat|xox[a-z]|xapp|dop_v1|shpat|nvapi|pplx)[_-][\w-]{8,}",
         r"\b(?:npm_[a-z0-9]{30,}|pypi-[\w-]{16,}|SG\.[\w-]{10,}\.[\w-]{10,}|ya29\.[\w-]{10,}|AIza[\w-]{10,})",
         r"(?-i:\b(?:AKIA|ASIA)[A-Z0-9]{12,})",  # AWS
@@ -169,12 +168,11 @@ _SHAPES = "|".join(
     )
 )
 _SPANS = re.sub(r"\(\?P<\w+>", "(?:", _SHAPES)
-"""The shapes without group names: finding where a shape begins and ends is much faster than finding its
-parts."""
+"""The shapes without group names: finding a match is much faster than finding its parts."""
 _HEAD = 1_000
 """Bytes of a shape that show its kind."""
 _PRIVATE_KEY = re.compile(rb"(?:(?!-----)[^\"']){1,20000}(?:-----END [A-Z ]{0,40}PRIVATE KEY-----)?")
-"""The rest of a private key after its heading; the end may be missing."""
+"""The rest of a private key after its header line; the end may be missing."""
 _SHORTEST_OF = {b"basic": 6, b"soft": 8}
 """Bytes of a value below which it is an ordinary word."""
 MOST = 1_000

@@ -105,7 +105,7 @@ def _tidy(parts: list[str]) -> str:
     return "".join(part.lstrip("\n") if at else part for at, part in enumerate(parts)).lstrip("\n")
 
 
-# A text that comes in pieces.
+# Streamed text.
 
 
 _UNDECIDED = (*(f"<{name}>" for name in (*TAGS, ECHO)), "```", "~~~")
@@ -127,13 +127,13 @@ class ThinkScrubber:
         self._marks = 0
 
     def feed(self, delta: str) -> tuple[str, str]:
-        """The (visible, reasoning) text that this piece decides."""
+        """Return the (visible, reasoning) text that this piece decides."""
         if not (self._line_start or self._held or self._closer or self._after_tag) and "\n" not in delta:
             return delta, ""  # nearly always: a mark begins a line
         return self._decide(self._held + delta, final=False)
 
     def flush(self) -> tuple[str, str]:
-        """What was still held back, at the end of the stream."""
+        """Return the (visible, reasoning) text still held back at the end of the stream."""
         return self._decide(self._held, final=True)
 
     def _decide(self, text: str, *, final: bool) -> tuple[str, str]:
@@ -150,7 +150,7 @@ class ThinkScrubber:
         return "".join(visible), "".join(reasoning)
 
     def _thinking(self, text: str, at: int, final: bool, reasoning: list[str]) -> int:
-        """Take reasoning from ``at`` on; returns where it ends."""
+        """Consume reasoning from ``at`` on; return where it ends."""
         assert self._closer is not None
         if closer := self._closer.search(text, at):
             self._keep(text[at : closer.start()], reasoning)
@@ -165,7 +165,7 @@ class ThinkScrubber:
             reasoning.append(thought)
 
     def _talking(self, text: str, at: int, final: bool, visible: list[str]) -> int:
-        """Take visible text from ``at`` to the next mark; returns where that ends."""
+        """Consume visible text from ``at`` to the next mark; return where that ends."""
         if self._after_tag:
             at = _end_of_newlines(text, at)
             self._after_tag = at == len(text)
@@ -189,7 +189,7 @@ class ThinkScrubber:
         return end
 
     def _decided(self, text: str, at: int) -> int:
-        """Where the last line begins when it may still become a mark, else the end of the text."""
+        """Return the start of the last line if it may still become a mark, else the end of the text."""
         line = max(at, text.rfind("\n", at) + 1)
         begun = text[line:].lstrip(" \t").lower() if len(text) - line <= MOST_HELD else "-"
         may_become = (line > at or self._line_start) and any(word.startswith(begun) for word in _UNDECIDED)
@@ -209,7 +209,7 @@ def one_line(text: str, limit: int = 500) -> str:
 
 
 def escape_markdown(text: str) -> str:
-    """Escape text of a stranger for Markdown: no markup, no table cell, no mention of a person."""
+    """Escape untrusted text for Markdown: no markup, no table cells, no mentions."""
     return html.escape(text, quote=False).replace("|", "\\|").replace("`", "'").replace("@", "@\u200b")
 
 
@@ -230,17 +230,17 @@ def shorten(text: str, limit: int, note: str = "") -> str:
 MAX_JSON_DEPTH = 200
 """Levels of arrays and objects. Ordinary values have ten; recursive code fails at about a thousand."""
 MAX_JSON_BRACKETS = 50_000
-"""Opening brackets in a text, also those in strings: a value of more takes long to be made."""
+"""Maximum opening brackets in a text, including those in strings; a value with more takes long to build."""
 _JSON_CONTAINERS = frozenset((dict, list))
 _JSON_DECODER = json.JSONDecoder()
 
 
 class OverlyNestedError(ValueError):
-    """A value of more levels, or of more arrays and objects, than anybody means."""
+    """A value with more levels, or more arrays and objects, than any legitimate one."""
 
 
 def json_of(text: str, decoder: json.JSONDecoder = _JSON_DECODER) -> Any:
-    """The value of a JSON text. Raises ``ValueError`` for invalid JSON, and ``OverlyNestedError``."""
+    """Parse a JSON text. Raises ``ValueError`` for invalid JSON, and ``OverlyNestedError``."""
     brackets = text.count("[") + text.count("{")
     if brackets > MAX_JSON_BRACKETS:
         raise OverlyNestedError(f"it has more than {MAX_JSON_BRACKETS:,} brackets")
@@ -252,8 +252,8 @@ def json_of(text: str, decoder: json.JSONDecoder = _JSON_DECODER) -> Any:
 
 
 def portable(value: Any) -> bool:
-    """Say whether a value can be stored, sent and read again: text is Unicode and numbers are finite, and it
-    is half as deep as what is read at most, because it becomes a part of something else."""
+    """Say whether a value can be stored, sent and read again: text is Unicode, numbers are finite, and it has
+    at most half of the readable levels, because it becomes part of another value."""
     try:
         json.dumps(parse_json(value, MAX_JSON_DEPTH // 2), ensure_ascii=False, allow_nan=False).encode()
     except ValueError:
@@ -262,8 +262,8 @@ def portable(value: Any) -> bool:
 
 
 def parse_json(value: Any, levels: int = MAX_JSON_DEPTH) -> Any:
-    """The value of a JSON text itself. Raises ``OverlyNestedError`` for one that is too deep, which is found
-    out level by level, without recursion."""
+    """Return a parsed JSON value unchanged. Raises ``OverlyNestedError`` for one with more than ``levels``
+    levels, which are checked one by one, without recursion."""
     level = [value] if type(value) in _JSON_CONTAINERS else []
     for _ in range(levels):
         if not level:
@@ -311,7 +311,7 @@ def search(expression: str, data: bytes, start: int = 0) -> ByteMatch | None:
 
 
 def is_regular(pattern: str) -> bool:
-    """Say whether RE2 has the syntax of a pattern."""
+    """Say whether RE2 supports the syntax of a pattern."""
     try:
         _compile_pattern(pattern)
     except ValueError:
@@ -343,7 +343,7 @@ def _compile(expression: str) -> Any:
 
     options: Any = re2.Options()
     options.case_sensitive, options.log_errors, options.max_mem = False, False, MEMORY
-    options.encoding = options.Encoding.LATIN1  # every byte for itself
+    options.encoding = options.Encoding.LATIN1  # one byte, one character
     return re2.compile(expression.encode("ascii"), options)
 
 

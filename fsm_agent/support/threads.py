@@ -1,5 +1,4 @@
-"""Threads that never keep the process alive, a loop of our own for the synchronous face, and pipes on a
-loop."""
+"""Threads that never keep the process alive, an event loop for the synchronous API, and pipes on a loop."""
 
 # Threads of synchronous tools are reused. Starting one costs more than most calls. Their number is unlimited,
 # so a stuck tool blocks no other.
@@ -36,7 +35,7 @@ IDLE = 10.0
 
 Job = Callable[[], None]
 Inbox = queue.SimpleQueue[Job | None]
-"""``None`` ends the thread."""
+"""Jobs for a thread; ``None`` ends it."""
 
 
 class Workers:
@@ -64,7 +63,7 @@ class Workers:
             inbox.put(None)
 
     def forget(self) -> None:
-        """Drop all threads in a fork of the process, where they do not exist."""
+        """Drop all threads after a fork of the process, where they do not exist."""
         self._lock, self._idle = threading.Lock(), []
 
     def _work(self, inbox: Inbox) -> None:
@@ -73,14 +72,14 @@ class Workers:
                 job = inbox.get(timeout=self._idle_for)
             except queue.Empty:
                 with self._lock:
-                    if inbox not in self._idle:  # chosen in this very moment: the job is on its way
+                    if inbox not in self._idle:  # just chosen: its job is about to arrive
                         continue
                     self._idle.remove(inbox)
                 return
             if job is None:
                 return
             job()
-            del job  # what it holds is not kept alive by an idle thread
+            del job  # an idle thread must not keep its objects alive
             with self._lock:
                 self._idle.append(inbox)
 
@@ -94,8 +93,7 @@ T = TypeVar("T")
 
 
 async def in_daemon_thread(function: Callable[..., T], *values: Any) -> T:
-    """Run a blocking function in a pooled thread. Unlike an executor's, it does not block the end of the
-    process."""
+    """Run a blocking function in a pooled thread. Unlike an executor, it does not delay process exit."""
     loop, context = asyncio.get_running_loop(), contextvars.copy_context()
     future: asyncio.Future[T] = loop.create_future()
 
@@ -124,8 +122,8 @@ async def in_daemon_thread(function: Callable[..., T], *values: Any) -> T:
 
 
 def new_loop() -> asyncio.AbstractEventLoop:
-    """Return a new event loop: uvloop's if installed, which costs less per packet. Loops of callers are
-    never replaced."""
+    """Return a new event loop: uvloop's if installed, which costs less per packet. Callers' loops are never
+    replaced."""
     try:
         import uvloop
     except ImportError:
@@ -134,7 +132,7 @@ def new_loop() -> asyncio.AbstractEventLoop:
 
 
 def in_a_loop(main: Coroutine[Any, Any, T]) -> T:
-    """Like ``asyncio.run``, on such a loop."""
+    """Run a coroutine like ``asyncio.run``, on a loop from ``new_loop``."""
     with asyncio.Runner(loop_factory=new_loop) as runner:
         return runner.run(main)
 
@@ -192,7 +190,7 @@ def warn_if_blocking(name: str, instead: str) -> None:
 LOOP = LoopThread()
 
 
-# Pipes on a loop: those of this process, and to others.
+# Pipes on a loop: this process's own, and those to other processes.
 
 
 def own_streams() -> tuple[FileIO, BufferedWriter]:
@@ -210,7 +208,7 @@ def own_streams() -> tuple[FileIO, BufferedWriter]:
 
 async def connect_own_streams(limit: int = 2**16) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
     """Return ``own_streams`` as streams of the running loop; ``limit``: bytes of a line. Raises
-    ``ValueError`` where they are no pipes or sockets."""
+    ``ValueError`` if they are not pipes or sockets."""
     loop, (reading, writing) = asyncio.get_running_loop(), own_streams()
     reader = asyncio.StreamReader(limit=limit)
     await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), reading)
@@ -221,8 +219,8 @@ async def connect_own_streams(limit: int = 2**16) -> tuple[asyncio.StreamReader,
 
 
 async def send(pipe: asyncio.StreamWriter, data: bytes) -> None:
-    """Write ``data`` and wait until there is room for more. Raises ``ConnectionError`` when the other end
-    is gone, on any event loop: uvloop raises a different error for a closed pipe."""
+    """Write ``data`` and wait until there is room for more. Raises ``ConnectionError`` if the other end is
+    gone, on any event loop: uvloop raises a different error for a closed pipe."""
     try:
         pipe.write(data)
         await pipe.drain()

@@ -188,12 +188,12 @@ def risks(text: str) -> tuple[str, ...]:
 
 
 def _escape_marks(text: str) -> str:
-    """Escape the bracket of everything that reads as one of our marks, even with invisible characters,
-    blanks or look-alike letters in it."""
+    """Escape the bracket of everything that reads as one of our marks, even with invisible characters, blanks
+    or look-alike letters inside."""
     if _OPENS.isdisjoint(distinct := set(text)):
         return text
     end, made = 0, list[str]()
-    folded = text.translate({ord(char): _fold_letter(char) for char in distinct})  # each stays in its place
+    folded = text.translate({ord(char): _fold_letter(char) for char in distinct})  # same length
     for found in _FORGED.finditer(folded):
         made += [text[end : found.start()], "&lt;"]
         end = found.start() + 1

@@ -1,4 +1,4 @@
-"""The web server of this machine: it says when it serves, and leaves no connection open when it ends."""
+"""The web server of this machine: it reports when it is ready, and leaves no connection open at shutdown."""
 
 from __future__ import annotations
 
@@ -9,27 +9,27 @@ from collections.abc import Callable
 import uvicorn
 
 TICKS = 5
-"""Passes of the loop in which a client that was just accepted becomes a connection; three are enough."""
+"""Passes of the loop in which a client that was just accepted becomes a connection; three suffice."""
 
 
 class WebServer(uvicorn.Server):
-    """``ready`` is called when it serves."""
+    """A uvicorn server that calls ``ready`` once it is serving."""
 
     def __init__(self, config: uvicorn.Config, ready: Callable[[], None] = lambda: None) -> None:
         super().__init__(config)
         self.ready = ready
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Open the sockets, and say that it serves."""
+        """Open the sockets, then call ``ready``."""
         await super().startup(sockets)
         if self.started:
             self.ready()
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Accept nothing new, end what runs, and close every connection.
+        """Stop accepting, end running requests, and close every connection.
 
-        asyncio forgets the socket of a client that is accepted just before its server is closed, so that each
-        one becomes a connection first; and uvicorn leaves those open that do not end in time."""
+        asyncio forgets the socket of a client accepted just before its server closes, so each one first
+        becomes a connection; uvicorn leaves open those that do not end in time."""
         loop = asyncio.get_running_loop()
         for server in self.servers:
             for listening in server.sockets:

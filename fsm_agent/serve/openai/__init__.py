@@ -1,6 +1,6 @@
-"""The wires of OpenAI, for their SDKs and all programs that speak with them: ``/v1/responses``,
-``/v1/chat/completions``, and ``/v1/models``. Here is what they cannot say: the field ``fsm_agent`` of their
-objects, and headers."""
+"""OpenAI's wire protocols, for their SDKs and all compatible programs: ``/v1/responses``,
+``/v1/chat/completions``, and ``/v1/models``. This module has what they cannot express: the field
+``fsm_agent`` of their objects, and headers."""
 
 from __future__ import annotations
 
@@ -29,15 +29,15 @@ SESSION_HEADER = "x-fsm-agent-session"
 """In an answer: the session of the turn. In a request to chat completions: the session to continue."""
 TURN_HEADER = "x-fsm-agent-turn"
 OUTCOME_HEADER = "x-fsm-agent-outcome"
-"""``completed``, ``partial``, ``interrupted``, ``failed``, or ``suspended``; of a whole answer."""
+"""``completed``, ``partial``, ``interrupted``, ``failed``, or ``suspended``; streams lack it."""
 EXIT_HEADER = "x-fsm-agent-exit-reason"
 IGNORED_HEADER = "x-fsm-agent-ignored"
-"""The parameters of the request that changed nothing, separated by commas."""
+"""The ignored parameters of the request, separated by commas."""
 EVENTS_HEADER = "x-fsm-agent-events"
 """In a request for a stream: ``all`` adds the events of the engine to those of the wire."""
 SUSPENDED = "suspended"
 SERVER_LABEL = "fsm_agent"
-"""Of tools that run on this server, which the Responses wire shows as calls of an MCP server."""
+"""Label of tools that run on this server, which the Responses wire shows as calls of an MCP server."""
 _TOLD = (Transition, StatusText, Named, IterationBegun, ToolProgress, ApprovalAsked, ClarifyAsked)
 
 
@@ -53,8 +53,7 @@ class EngineEvent(BaseModel):
 
 
 def engine_event(served: ServedEvent, sequence_number: int | None = None) -> EngineEvent | None:
-    """Return an event of the engine for a client that asked for them; ``None`` for one that the wire has a
-    word for."""
+    """Return an engine event for a client that requested them; ``None`` for one that the wire can express."""
     if not isinstance(served.event.values, _TOLD):
         return None
     data = to_jsonable_python(served.event.values._asdict(), fallback=str)
@@ -64,7 +63,7 @@ def engine_event(served: ServedEvent, sequence_number: int | None = None) -> Eng
 
 
 def facts_of_result(result: TurnResult[Any]) -> dict[str, Any]:
-    """Return what is known of a turn that has ended."""
+    """Return the facts about a turn that has ended."""
     return {
         "turn": result.turn_id,
         "session": result.session_id,
@@ -89,7 +88,7 @@ def facts_of_result(result: TurnResult[Any]) -> dict[str, Any]:
 
 
 def facts_of_wait(turn_id: str, session_id: str, pending: Sequence[Pending]) -> dict[str, Any]:
-    """Return what is known of a turn that waits for answers."""
+    """Return the facts about a turn that waits for answers."""
     return {
         "turn": turn_id,
         "session": session_id,
@@ -106,7 +105,7 @@ def facts_of_wait(turn_id: str, session_id: str, pending: Sequence[Pending]) -> 
 
 
 def headers_of(facts: Mapping[str, Any]) -> dict[str, str]:
-    """Return the headers of an answer with these facts."""
+    """Return the headers of a response with these facts."""
     named = {
         SESSION_HEADER: facts.get("session"),
         TURN_HEADER: facts.get("turn"),

@@ -1,7 +1,7 @@
 """One turn as a chat completion: its text as chunks, and the whole completion.
 
-This wire has text and nothing else: a call of a tool in it is the client's to make, so calls that the server
-makes are not shown, and neither is reasoning. What a stream has shown cannot be taken back."""
+This wire has only text: in it, a tool call is the client's to make, so calls that the server makes are not
+shown, and neither is reasoning. Streamed text cannot be retracted."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ REFUSED = (ExitReason.CONTENT_POLICY, ExitReason.GUARDRAIL_BLOCKED)
 
 @dataclass(frozen=True, slots=True)
 class CompletionHead:
-    """What of a completion is known before its turn. ``model``: the name that the client used. ``typed``: the
-    answer has a type, and nothing of it is shown before it fits."""
+    """The parts of a completion that are known before its turn. ``model``: the name that the client used.
+    ``typed``: the answer has a type, and none of it is shown before it is valid."""
 
     turn: str
     session: str
@@ -42,14 +42,14 @@ class CompletionHead:
 
     @property
     def id(self) -> str:
-        """The id of the completion, which names its turn."""
+        """Return the id of the completion, which names its turn."""
         return f"chatcmpl-{self.turn}"
 
 
 class ChatTranslator:
-    """The stream of one completion. ``usage``: the last chunk says how many tokens the turn took. ``extras``:
-    the engine's own events are sent as well, as chunks without a choice. ``failed``: the result of a turn for
-    which the wire has no end, only an error."""
+    """The stream of one completion. ``usage``: the last chunk has the number of tokens that the turn took.
+    ``extras``: also send the engine's own events, as chunks without a choice. ``failed``: the result of a
+    failed turn, for which the wire has no end, only an error."""
 
     def __init__(self, head: CompletionHead, *, usage: bool = False, extras: bool = False) -> None:
         self.head, self._usage, self._extras = head, usage, extras
@@ -64,7 +64,7 @@ class ChatTranslator:
         return [self._chunk(ChoiceDelta(role="assistant", content=""))]
 
     def hear(self, served: ServedEvent) -> list[BaseModel]:
-        """Return what is sent for an event of the turn."""
+        """Return the chunks for an event of the turn."""
         sent = list[BaseModel]()
         if served.turn != self._turn:  # the conversation was handed over
             self._turn = served.turn
@@ -85,7 +85,7 @@ class ChatTranslator:
         return sent
 
     def end(self, result: TurnResult[Any]) -> list[BaseModel]:
-        """Return the end of the stream of a turn that has ended; nothing for one that has ``failed``."""
+        """Return the end of the stream of a turn that has ended; nothing if it failed, but set ``failed``."""
         if result.turn_exit_reason.outcome is Outcome.FAILED:
             self.failed = result
             return []
@@ -139,8 +139,8 @@ class ChatTranslator:
 
 
 def completion_of(head: CompletionHead, result: TurnResult[Any]) -> ChatCompletion:
-    """Return the whole completion of a turn that has ended, and has not failed. Its content is the answer
-    alone, without what was said beside calls of tools."""
+    """Return the whole completion of a turn that has ended without failing. Its content is the answer alone,
+    without text beside tool calls."""
     return _completion(head, answer_of(result), finish_of(result), facts_of_result(result), usage_of(result))
 
 
@@ -167,25 +167,25 @@ def _completion(
 
 
 def answer_of(result: TurnResult[Any]) -> str:
-    """Return the text of an answer; of an interrupted turn, what there is of it."""
+    """Return the text of an answer; of an interrupted turn, the text so far."""
     return result.final_response or ""
 
 
 def finish_of(result: TurnResult[Any]) -> Finish:
-    """Return the wire's word for the end of a turn: ``length`` for every answer that is not whole."""
+    """Return the wire's finish reason: ``length`` for every incomplete answer that is not refused."""
     if result.turn_exit_reason in REFUSED:
         return "content_filter"
     return "stop" if result.turn_exit_reason.outcome is Outcome.COMPLETED else "length"
 
 
 def words_of_wait(pending: Sequence[Pending]) -> str:
-    """Return what a person reads in place of an answer that waits for theirs: the wire has only text."""
+    """Return the text that replaces the answer of a waiting turn: the wire has only text."""
     waits = ", ".join(f"{one.what} ({one.id})" for one in pending) or "nothing any more"
     return f"[The turn waits for {waits}.]"
 
 
 def usage_of(result: TurnResult[Any]) -> CompletionUsage | None:
-    """Return the tokens of a turn, of all its requests together; ``None`` where they are not known."""
+    """Return the tokens of a turn, of all its requests together; ``None`` if they are not known."""
     if not result.usage_known:
         return None
     return CompletionUsage(

@@ -1,7 +1,7 @@
-"""What clients of OpenAI's wires may ask: responses, chat completions, models.
+"""Handlers for OpenAI's wires: responses, chat completions, models.
 
-A response is a turn: its id names the turn, and so its session. What the service says is put into the words
-of the wire; nothing is decided here."""
+A response is a turn: its id names the turn, and so its session. The handlers translate what the service
+returns to the wire, and decide nothing."""
 
 from __future__ import annotations
 
@@ -48,17 +48,17 @@ DONE = Sse("[DONE]")
 LAST = frozenset(("response.completed", "response.incomplete", "response.failed"))
 """Types of the last event of a stream."""
 HEADS = f"serve.openai{OF_TURNS}"
-"""Under which name the store keeps what a client said of its responses, by their turns."""
+"""The name under which the store keeps the ``ResponseHead`` of each turn."""
 NUMBERED = 10_000
-"""Streams whose numbers are remembered, for clients that come back."""
+"""Maximum streams whose numbering is remembered, for clients that reconnect."""
 TYPES: Mapping[int, str] = {
     401: "authentication_error", 403: "permission_error", 409: "conflict_error", 429: "rate_limit_error",
 }  # fmt: skip
-"""The wire's types of errors by their status; others of a client are ``invalid_request_error``."""
+"""The wire's error types by status; other client errors are ``invalid_request_error``."""
 STATUSES_OF_FAILURES: Mapping[str, int] = {
     "invalid_prompt": 400, "rate_limit_exceeded": 429, "server_error": 500,
 }  # fmt: skip
-"""What a chat completion of a turn that failed is answered with, by the code of its error."""
+"""HTTP status of a chat completion whose turn failed, by error code."""
 
 
 class UnknownModel(InvalidRequest):
@@ -68,14 +68,14 @@ class UnknownModel(InvalidRequest):
 
 
 class Translator(Protocol):
-    """Puts the events of a turn into the words of a wire."""
+    """Translates the events of a turn to a wire."""
 
     def begin(self) -> list[BaseModel]:
         """Return the beginning of the stream."""
         ...
 
     def hear(self, served: ServedEvent) -> list[BaseModel]:
-        """Return what is sent for an event of the turn."""
+        """Return what to send for an event of the turn."""
         ...
 
     def end(self, result: TurnResult[Any]) -> list[BaseModel]:
@@ -94,7 +94,7 @@ def error_response(error: ServiceError) -> Response:
 
 
 def error_body(error: ServiceError) -> dict[str, Any]:
-    """Return an error as the wire has it."""
+    """Return the body of an error in the form of the wire."""
     other = "invalid_request_error" if error.status < 500 else "server_error"
     return {
         "error": {
@@ -147,7 +147,7 @@ class OpenAiDoor(Door):
         session, turn = about["session"], f"{about['session']}-{uuid.uuid4().hex[:8]}"
         turns = self._service.load(caller, session)["turns"]
         if not turns or turns[-1]["turn"] != result.turn_id:
-            asked.history = result.messages  # the conversation went on since: this is another one
+            asked.history = result.messages  # the conversation has continued since: this is another one
             session, turn = _names(caller, request)
         return await self._begin(request, caller, asked, session, turn)
 
@@ -155,7 +155,7 @@ class OpenAiDoor(Door):
         self, request: Request, caller: Caller, asked: Asked, session: str, turn: str
     ) -> Response:
         turn = await self._service.start(caller, asked.message, session, turn_id=turn, **_options(asked))
-        if self._heads.get(turn) is not None:  # the same request came before, by its idempotency key
+        if self._heads.get(turn) is not None:  # a repeated request, by its idempotency key
             return await self._answered(request, caller, asked, self._translator(caller, turn, request))
         head = ResponseHead(
             turn, session, time.time(), asked.model, asked.previous, asked.instructions or None,
@@ -225,8 +225,8 @@ class OpenAiDoor(Door):
     async def _response_stream(
         self, caller: Caller, translator: ResponseTranslator, after: str, behind: int = -1
     ) -> AsyncIterator[Sse]:
-        """The events of a response. ``behind``: the number of the last one that the client has; where its
-        numbers no longer hold, because another process reported the turn, the stream starts again."""
+        """Yield the events of a response. ``behind``: the number of the last one that the client has. If its
+        numbers no longer hold, because another process reported the turn, the stream starts over."""
         key, held = (translator.head.turn, translator.extras), list[Any]()
         undecided = behind >= 0
         async for one in self._happening(caller, translator, translator.head.turn, after, begins=True):
@@ -250,7 +250,7 @@ class OpenAiDoor(Door):
     async def _happening(
         self, caller: Caller, translator: Translator, turn: str, after: str, *, begins: bool = False
     ) -> AsyncIterator[Any]:
-        """What is sent of a turn, to its end."""
+        """Yield everything to send for a turn, to its end."""
         if begins:
             for one in translator.begin():
                 yield one
@@ -358,8 +358,8 @@ class OpenAiDoor(Door):
 
 
 def answers(asked: Asked, pending: Sequence[Pending]) -> list[tuple[Pending, Any]]:
-    """Return what a request answers of what a turn waits for, with the value for the service. A text answers
-    the one question that waits. Raises ``InvalidRequest``."""
+    """Return the pending items that a request answers, each with the value for the service. A text answers
+    the one pending question. Raises ``InvalidRequest``."""
     found = list[tuple[Pending, Any]]()
     for number, approval in enumerate(asked.approvals):
         items = [one for one in pending if one.id == approval.pending and one.kind == "approval"]
@@ -382,7 +382,7 @@ def answers(asked: Asked, pending: Sequence[Pending]) -> list[tuple[Pending, Any
 
 
 def _names(caller: Caller, request: Request) -> tuple[str, str]:
-    """A new session and turn; with an idempotency key always the same ones."""
+    """Return a new session and turn; with an idempotency key always the same ones."""
     if key := request.headers.get("idempotency-key"):
         made = hashlib.sha256(f"{caller.id}\0{key}".encode("utf-8", "replace")).hexdigest()
     else:

@@ -1,8 +1,7 @@
-"""What a client asks for, read from the bodies of ``/v1/responses`` and ``/v1/chat/completions``.
+"""Reads the bodies of requests to ``/v1/responses`` and ``/v1/chat/completions``.
 
-A parameter that changes what an answer is, and that this server cannot do, is refused; one that only hints
-at how a model should sample is ignored, and named in a header. The agent's operator decides about models,
-tools, and sampling."""
+An unsupported parameter is refused if it would change the answer. One that only hints at how a model should
+sample is ignored, and named in a header. The agent's operator decides about models, tools, and sampling."""
 
 from __future__ import annotations
 
@@ -37,7 +36,7 @@ NEUTRAL: Mapping[str, tuple[Any, ...]] = {
     "tools": ([],), "functions": ([],), "tool_choice": ("auto", "none"), "function_call": ("auto", "none"),
     "modalities": (["text"],),
 }  # fmt: skip
-"""Parameters that this server cannot do, with the values that ask for nothing."""
+"""Unsupported parameters, with the values that request nothing."""
 TOOLS_ARE_OURS = (
     "this server's agent runs its own tools and hands none to the client; allowed: a request without {name}."
     " The operator adds tools to the agent"
@@ -46,7 +45,7 @@ METADATA = "16 texts of 512 characters under names of 64"
 
 
 class InvalidRequest(BadRequest):
-    """A request that cannot be used: ``param`` is what is wrong with it, ``code`` one word for programs."""
+    """A request that cannot be used. ``param``: the parameter at fault, ``code``: one word for programs."""
 
     def __init__(self, message: str, param: str | None = None, code: str = "invalid_value") -> None:
         self.param, self.code = param, code
@@ -63,9 +62,9 @@ class Approval:
 
 @dataclass(slots=True)
 class Asked:
-    """A request. ``content``: of the last message of the user; empty without one. ``history``: the rows
-    before it, ``None`` without any. ``instructions``: for this turn alone. ``schema``: of
-    the answer, ``format`` as the client said it. ``ignored``: parameters that change nothing."""
+    """A parsed request. ``content``: of the user's last message; empty without one. ``history``: the rows
+    before it, ``None`` without any. ``instructions``: for this turn alone. ``schema``: of the answer,
+    ``format`` as the client wrote it. ``ignored``: parameters that change nothing."""
 
     model: str
     content: list[Any] = field(default_factory=list)
@@ -84,7 +83,7 @@ class Asked:
 
     @property
     def message(self) -> Any:
-        """The content as ``Agent.start`` takes it: text where it is nothing else."""
+        """Return the content as ``Agent.start`` takes it: a text if all parts are text."""
         if all(part.get("type") == "text" for part in self.content):
             return "\n\n".join(str(part["text"]) for part in self.content)
         return self.content
@@ -243,7 +242,7 @@ def _result_row(call_id: str, output: Any) -> Row:
 
 
 def _row_of_message(asked: Asked, row: Any, where: str) -> Row | None:
-    """A row of the history; system rows become instructions."""
+    """Return a row of the history; add a system row to the instructions instead."""
     role = row.get("role") if isinstance(row, dict) else None
     if role in SYSTEM:
         said = text_only(_parts(row.get("content"), where))
@@ -276,7 +275,7 @@ def _parts(content: Any, where: str) -> list[Any]:
 
 
 def _split(asked: Asked, rows: list[Row], where: str) -> None:
-    """The user's last messages are the prompt, what is before them is the history."""
+    """Split rows into the prompt, which is the user's last messages, and the history before it."""
     end = len(rows)
     while end and rows[end - 1]["role"] == "user":
         end -= 1
@@ -306,7 +305,7 @@ _SINGLE = (
 
 
 def check_schema(schema: Mapping[str, Any], name: str) -> None:
-    """Raise ``ConfigError`` for what is not a JSON schema, and for one that may be slow."""
+    """Raise ``ConfigError`` for an invalid JSON schema, and for one that may be slow."""
     JsonSchema(schema, name)
     if _Counter(schema).weight(schema) > MOST:
         raise ConfigError(
@@ -322,12 +321,12 @@ class _Counter:
         self._known: dict[int, int] = {}
 
     def weight(self, schema: Any) -> int:
-        """How many subschemas a value is checked against; at most ``MOST`` + 1."""
+        """Return the number of subschemas that a value is checked against; at most ``MOST`` + 1."""
         if not isinstance(schema, Mapping):
             return 1
         if id(schema) in self._known:
             return self._known[id(schema)]
-        self._known[id(schema)] = 1  # a schema that refers to itself
+        self._known[id(schema)] = 1  # for a schema that refers to itself
         self._refuse(schema)
         total = 1 + sum(self.weight(below) for below in _below(schema))
         if (reference := schema.get("$ref")) is not None:

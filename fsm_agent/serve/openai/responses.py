@@ -1,15 +1,15 @@
 """One turn as a response: its events as the events of ``/v1/responses``, and the whole response.
 
-Nothing here does anything: a ``ResponseTranslator`` is given what happens, and returns what is sent.
+A ``ResponseTranslator`` is pure: it receives the events of a turn, and returns the events to send.
 
-- Text is a message. Text beside calls of tools is a message too, whose phase is ``commentary``; the answer
+- Text is a message. Text beside tool calls is a message too, with the phase ``commentary``; the answer
   has the phase ``final_answer``. A commentary ends with a blank line, so that ``output_text``, which joins
   all messages, reads well.
 - Tools of the server are ``mcp_call`` items: the wire's word for a call that is not the client's to make.
-- An approval that is waited for is an ``mcp_approval_request``.
-- Text that turns out not to hold (the attempt failed, a check changed it) stays in a message that is
+- A pending approval is an ``mcp_approval_request``.
+- Text that is discarded (the attempt failed, a check changed it) stays in a message that is
   ``incomplete``, and is not in the output of the response.
-- Of an answer of a type nothing is shown before it fits: the schema is a promise."""
+- None of a typed answer is shown before it is valid: the schema is a promise."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ REASONS: Mapping[ExitReason, Reason] = {
     ExitReason.MAX_ITERATIONS_SUMMARY: "max_messages",
     ExitReason.BUDGET_EXHAUSTED: "max_messages",
 }
-"""The wire's word for why an answer is incomplete; for the others it has none."""
+"""The wire's reason for an incomplete answer; it has none for the others."""
 STATUSES: Mapping[Outcome, Literal["completed", "incomplete", "cancelled", "failed"]] = {
     Outcome.COMPLETED: "completed",
     Outcome.PARTIAL: "incomplete",
@@ -103,8 +103,8 @@ STATUSES: Mapping[Outcome, Literal["completed", "incomplete", "cancelled", "fail
 
 @dataclass(frozen=True, slots=True)
 class ResponseHead:
-    """What of a response is known before its turn. ``model``: the name that the client used. ``format``: of
-    the text, as it was asked for. ``thoughts``: reasoning is shown."""
+    """The parts of a response that are known before its turn. ``model``: the name that the client used.
+    ``format``: of the text, as requested. ``thoughts``: reasoning is shown."""
 
     turn: str
     session: str
@@ -119,7 +119,7 @@ class ResponseHead:
 
     @property
     def id(self) -> str:
-        """The id of the response, which names its turn."""
+        """Return the id of the response, which names its turn."""
         return response_id(self.turn)
 
     @property
@@ -129,29 +129,29 @@ class ResponseHead:
 
 
 def response_id(turn_id: str) -> str:
-    """Return the id of the response that a turn is."""
+    """Return the id of the response for a turn."""
     return f"resp_{turn_id}"
 
 
 def turn_of(identifier: str) -> str:
-    """Return the turn that a response is; an empty text for what is no id of a response."""
+    """Return the turn of a response; an empty text if this is not a response's id."""
     return identifier.removeprefix("resp_") if identifier.startswith("resp_") else ""
 
 
 Point = tuple[int, Place]
-"""Where an event is: how often the conversation was handed over before, and its place in the turn."""
+"""The position of an event: the number of handovers before it, and its place in the turn."""
 START: Point = (0, Place())
 
 
 def point_of(event_id: str) -> Point:
-    """Return where the event with this id is."""
+    """Return the position of the event with this id."""
     hop, _, place = event_id.rpartition(":")
     return int(hop or 0), Place.read(place)
 
 
 @dataclass(slots=True)
 class _Writing:
-    """An item whose text still grows: its pieces, each with its point."""
+    """An item whose text is still growing: its pieces, each with its position."""
 
     index: int
     id: str
@@ -163,11 +163,11 @@ class _Writing:
 
 
 class ResponseTranslator:
-    """The stream of one response, and the response so far. ``arguments``: of a call, by its id, as JSON.
-    ``extras``: the engine's own events are sent as well.
+    """The stream of one response, and the response so far. ``arguments``: returns a call's arguments as JSON,
+    by its id. ``extras``: also send the engine's own events.
 
-    ``facts``: what the wire cannot say. ``attempt``: which process told the first event that the journal does
-    not have, or 0 for the journal: the numbers of two streams are the same where this is."""
+    ``facts``: what the wire cannot express. ``attempt``: the process that reported the first event missing
+    from the journal, or 0 for the journal: two streams number their events alike if it is the same."""
 
     def __init__(
         self, head: ResponseHead, arguments: Callable[[str], str] = lambda call: "{}", *, extras: bool = False
@@ -202,7 +202,7 @@ class ResponseTranslator:
         ]
 
     def hear(self, served: ServedEvent) -> list[BaseModel]:
-        """Return what is sent for an event of the turn."""
+        """Return what to send for an event of the turn."""
         event, self._point = served.event.values, point_of(served.id)
         if self.attempt is None and self._point[1].within:
             self.attempt = self._point[1].attempt
@@ -234,12 +234,12 @@ class ResponseTranslator:
         return sent
 
     def _void(self) -> list[BaseModel]:
-        """Drop everything behind this point: its process has ended, and the events that hold come again."""
+        """Drop everything after this point: its process has ended, and the valid events come again."""
         standing = [] if self._message is None else [p for p in self._message.pieces if p[0] <= self._point]
         sent = [*self._close_thought("incomplete"), *self._close_message(None)]
         running = {index for index, _ in self._calls.values()}
         for index, item in list(self._items.items()):
-            kept = index in running or isinstance(item, McpApprovalRequest)  # which nothing tells again
+            kept = index in running or isinstance(item, McpApprovalRequest)  # which is not sent again
             if not kept and self._began[index] > self._point:
                 del self._items[index]
         if standing:
@@ -272,7 +272,7 @@ class ResponseTranslator:
         return [*sent, self._last()]
 
     def go_on(self) -> None:
-        """Take note that a turn that was suspended runs again: ``begin`` says what there is by now."""
+        """Record that a suspended turn runs again: ``begin`` sends its current state."""
         self.facts = {"turn": self.head.turn, "session": self.head.session}
         self.response = self._made("in_progress")
 
@@ -315,7 +315,7 @@ class ResponseTranslator:
     def _close_message(
         self, phase: Phase | None, status: Literal["completed", "incomplete"] = "completed"
     ) -> list[BaseModel]:
-        """Without a phase, its text does not hold."""
+        """Close the open message; without a phase, its text is discarded."""
         now, sent = self._message, list[BaseModel]()
         if now is None:
             return sent
@@ -345,7 +345,7 @@ class ResponseTranslator:
         ]  # fmt: skip
 
     def _comment(self, text: str) -> list[BaseModel]:
-        """Text beside calls, which may have been streamed already."""
+        """Send text beside calls unless it was streamed."""
         if self._message is not None:
             return self._close_message("commentary")
         if self._said.strip() == text.strip():
@@ -353,14 +353,14 @@ class ResponseTranslator:
         return [*self._open_message(), *self._add(text), *self._close_message("commentary")]
 
     def _answer(self, answer: str, *, complete: bool) -> list[BaseModel]:
-        """The message with the answer, whether it was streamed or not."""
+        """Send the message with the answer, whether it was streamed or not."""
         sent, now = list[BaseModel](), self._message
         if now is not None and now.text.strip() != answer.strip():
             sent += self._close_message(None)
             now = None
         if now is None and answer:
             if self._said.strip() == answer.strip():
-                self._promote()  # it was said beside calls, and turned out to be the answer
+                self._promote()  # commentary that turned out to be the answer
                 return sent
             sent += [*self._open_message(), *self._add(answer)]
         return [*sent, *self._close_message("final_answer", "completed" if complete else "incomplete")]
@@ -468,7 +468,7 @@ class ResponseTranslator:
         return [*sent, done, self._done(index, call)]
 
     def _close_tools(self) -> list[BaseModel]:
-        """Calls that were left without a result."""
+        """Close the calls that were left without a result."""
         sent = list[BaseModel]()
         for index, _ in self._calls.values():
             call = self._items[index]

@@ -44,10 +44,10 @@ from fsm_agent.support.threads import own_streams
 __all__ = ["LaunchOptions", "serve_port", "serve_stdio", "talk"]
 
 
-# Our own Debug Adapter Protocol server. The protocol is small, and its libraries are parts of other
-# debuggers; the tests use the official schema. A decision list is one breakpoint on its event, so hits count
-# for the list; a named rung is one breakpoint per row. A port serves one editor and then ends, because the
-# protocol has no passwords.
+# Our own Debug Adapter Protocol. The protocol is small, and its libraries are parts of other debuggers; the
+# tests use the official schema. A decision list is one breakpoint on its event, so hits count for the list; a
+# named rung is one breakpoint per row. A port serves one editor and then ends, because the protocol has no
+# passwords.
 
 
 # ----------------------------------------------------------------------------------------------------

@@ -60,9 +60,9 @@ class Tone:
 
 @dataclass(frozen=True, slots=True)
 class Theme:
-    """Every color of one theme. States use ``tones`` in turn; ``final`` and ``out`` are the end and the
-    arrows to it; ``good``, ``bad`` and ``warn`` are those of marks, ``shares`` those of rows that are likely,
-    possible, and seldom."""
+    """Every color of one theme. States use ``tones`` in turn; ``final`` and ``out`` color the end and
+    the arrows to it; ``good``, ``bad`` and ``warn`` color marks, ``shares`` the likely, possible, and seldom
+    rows."""
 
     page: str
     box: str

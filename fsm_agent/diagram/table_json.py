@@ -225,8 +225,8 @@ if __name__ == "__main__":
 
 
 # ----------------------------------------------------------------------------------------------------
-# The table as JSON for other programs; one line, rung or row to a line of text, so that a diff of two files
-# reads.
+# The table as JSON for other programs, with one line, rung, or row per line of text, so that diffs are
+# readable.
 
 
 def as_json(diagram: Diagram) -> str:

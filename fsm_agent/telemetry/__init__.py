@@ -1,8 +1,7 @@
 """OpenTelemetry spans and metrics of turns, for operators of agents.
 
-This package is not loaded before an agent is created with ``telemetry``, nor are the OpenTelemetry packages
-(the extra ``otel``). ``conventions`` defines every name that is sent, ``docs/telemetry.md`` explains their
-meaning."""
+Its modules and the OpenTelemetry packages (the extra ``otel``) are loaded only when an agent is created with
+``telemetry``. ``conventions`` defines every name that is sent, ``docs/telemetry.md`` explains their meaning."""
 
 from __future__ import annotations
 

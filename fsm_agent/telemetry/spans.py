@@ -100,7 +100,7 @@ class Instruments:
         self._running.add(turns)
 
     def moved(self, changes: Iterable[tuple[str, int, int]]) -> None:
-        """Record the counters that a row spent and reset (name, before, after)."""
+        """Count the retries and fallbacks among counter changes (name, before, after)."""
         for counter, before, after in changes:
             if after > before and (found := self._spent.get(counter)) is not None:
                 found.add(after - before)

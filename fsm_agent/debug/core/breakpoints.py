@@ -23,9 +23,8 @@ from fsm_agent.fsm.table import Table
 # What a breakpoint condition may refer to besides counters: the requests and replies of the visit that a move
 # ended, and the resources that the turn has used so far.
 #
-# A condition is asked once for each call of the visit, so that ``tool`` and ``arguments`` are of the same
-# one; it holds when it holds for one of them. Where there was no call it is asked once, and these texts are
-# empty.
+# A condition is evaluated once per call of the visit, so ``tool`` and ``arguments`` belong to the same call.
+# It holds if it holds for one call. Without a call, it is evaluated once, and these texts are empty.
 
 
 Entries = Sequence[Mapping[str, Any]]
@@ -182,12 +181,12 @@ FACTS = ("seq", "source", "event", "dest", "row", "exit")
 @dataclass(frozen=True, slots=True)
 class Breakpoint:
     """``target``: a state that is entered, an event, a row's id, an arrow ``"CallLLM→ClassifyError"`` (``->``
-    will do), how a turn ends: an exit reason or an outcome (``failed``), or ``any`` move.
+    also works), an exit reason or outcome (``failed``) of a turn, or ``any`` move.
 
-    ``condition`` is over the counters after the move (``retries >= 2``), and over what was said in the visit
-    that it ended and what the turn took so far (``tool == "terminal" and tokens > 5000``, see
-    ``move_facts``); ``hits`` says at which hits it stops: ``3``, ``>= 3``, ``% 5`` (every fifth). With
-    ``log``, it notes this text instead of stopping; ``{retries}``, ``{seq}``, ``{row}`` in it are
+    ``condition`` refers to the counters after the move (``retries >= 2``), the requests and replies of the
+    visit that it ended, and the turn's usage so far (``tool == "terminal" and tokens > 5000``, see
+    ``MoveFacts``); ``hits`` says at which hits it stops: ``3``, ``>= 3``, ``% 5`` (every fifth). With
+    ``log``, it writes this text instead of stopping; ``{retries}``, ``{seq}``, ``{row}`` in it are
     replaced."""
 
     kind: Kind

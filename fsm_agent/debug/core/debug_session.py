@@ -175,8 +175,8 @@ class Crash:
 
 
 def crash_of(record: Record, owners: Owners) -> Crash | None:
-    """Return ``None`` for a turn that ended, that a process runs, or that was released properly and no longer
-    holds its session."""
+    """Return how a dead process left a turn; ``None`` for a turn that ended, that a process runs, or that was
+    released properly and no longer holds its session."""
     info = record.info
     if info.ended is not None or info.owner is None or owners.alive(info.owner) is not None:
         return None

@@ -1,5 +1,5 @@
-"""``Debugger``: one turn under inspection. No face of its own: a page, an editor, the command line and Python
-all use this.
+"""``Debugger``: one turn under inspection. It has no user interface: a page, an editor, the command line, and
+Python all use it.
 
 >>> debugger = Debugger.start(agent, "what is the time?")      # doctest: +SKIP
 >>> debugger.breakpoint("state", "ClassifyError", condition="retries >= 1")

@@ -434,7 +434,7 @@ def settable(place: ValuePlace) -> bool:
 
 def edit_of(debugger: Debugger, place: ValuePlace, said: str) -> tuple[dict[str, Any], Any]:
     """Return (edit, new value) for a person's input. Raises ``ConfigError`` if the value cannot be changed,
-    or not to this."""
+    or not to this value."""
     if not settable(place):
         raise ConfigError(
             "this value cannot be changed",
@@ -496,7 +496,7 @@ def _at(value: Any, way: Sequence[Key]) -> Any:
 
 
 def _with(value: Any, way: Sequence[Key], new: Any) -> Any:
-    """Return a copy of ``value`` with ``what`` at the end of the path."""
+    """Return a copy of ``value`` with ``new`` at the end of the path."""
     if not way:
         return new
     key, *rest = way

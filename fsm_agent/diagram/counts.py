@@ -80,9 +80,8 @@ def duration(seconds: float) -> str:
 
 
 def child_words(outer: Sequence[Move], run: Run) -> str:
-    """Describe a child turn,
-    ``ExecuteTools began "find the file" after move 3: 5 moves, 1.2 s, text response``. ``outer``: its
-    parent's moves."""
+    """Describe a turn: ``ExecuteTools began "find the file" after move 3: 5 moves, 1.2 s, text response``.
+    ``outer`` are the moves of its parent turn."""
     state = outer[min(run.at, len(outer) - 1)].source if outer else ""
     name = f"“{_short(run.asked)}”" if run.asked else run.table or run.id
     moves = f"{len(run.steps)} move{'s' * (len(run.steps) != 1)}"
@@ -420,8 +419,7 @@ def forecast_markdown(table: Table, paths: Paths) -> str:
 
 
 def forecast_json(table: Table, paths: Paths) -> str:
-    """Return ``table, digest, turns, rows`` (share of turns by row), ``visits`` (by state), ``exits`` as
-    JSON."""
+    """Return JSON: ``table, digest, turns, rows`` (share of turns), ``visits`` (by state), and ``exits``."""
     exits = Counter(turn[-1].exit or "" for turn in paths.turns)
     value = {
         "table": table.name,

@@ -1,7 +1,7 @@
 """OpenTelemetry spans and metrics of turns, for operators of agents.
 
 Its modules and the OpenTelemetry packages (the extra ``otel``) are loaded only when an agent is created with
-``telemetry``. ``conventions`` defines every name that is sent, ``docs/telemetry.md`` explains their meaning."""
+``telemetry``. ``conventions`` defines every name that is sent, ``docs/telemetry.md`` explains the names."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Pictures and texts of a transition table, made from the rows that run: Mermaid, Graphviz, SVG, Markdown,
-JSON; and SCXML and XState for other engines."""
+"""Pictures and texts of a transition table, generated from the rows that run: Mermaid, Graphviz, SVG,
+Markdown, JSON; and SCXML and XState for other engines."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ from fsm_agent.fsm.table import Table
 __all__ = ["ENGINES", "FORMATS", "Layout", "render", "written"]
 
 FORMATS: Mapping[str, str] = {"mermaid": "mmd", "dot": "dot", "svg": "svg", "markdown": "md", "json": "json"}
-"""Every format for readers, with the ending of its files."""
+"""Every format for readers, with its file extension."""
 ENGINES = {"scxml": as_scxml, "xstate": as_xstate}
-"""Formats for other engines; each takes the values of limits as well."""
+"""Formats for other engines; each also accepts values of limits."""
 
 
 def render(
     table: Table, format: str, *, layout: Layout | None = None, proof_lines: Sequence[str] = ()
 ) -> str:
-    """``table`` in one of ``FORMATS`` or ``ENGINES``: the same text for the same table, with LF and a newline
-    at the end.
+    """Render ``table`` in one of ``FORMATS`` or ``ENGINES``. The output is deterministic, with LF and a
+    trailing newline.
 
-    ``layout`` fixes the places of the SVG and tells which exits are drawn as arrows; without it both are
+    ``layout`` fixes the places of the SVG and determines the exits drawn as arrows; without it both are
     chosen automatically. ``proof_lines`` fill a panel of the SVG. Raises ``ConfigError`` for an unknown
     format."""
     return written(
@@ -46,10 +46,10 @@ def written(
     *,
     proof_lines: Sequence[str] = (),
 ) -> str:
-    """A diagram, also one that is marked or a part of a table, in one of ``FORMATS`` or ``ENGINES``. JSON,
-    Markdown and machines for other engines are of the whole table.
+    """Render a diagram, possibly marked or partial, in one of ``FORMATS`` or ``ENGINES``. JSON, Markdown, and
+    machines for other engines always show the whole table.
 
-    ``engine`` "graphviz" lays an SVG out with Graphviz and needs the extra of that name. Raises
+    ``engine`` "graphviz" lays out an SVG with Graphviz and needs the extra of that name. Raises
     ``ConfigError``."""
     match format:
         case "mermaid":

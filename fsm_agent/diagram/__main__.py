@@ -23,8 +23,8 @@ TABLE = "fsm_agent_states.table:TURN"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """0: written, or fresh. 1: ``--check`` found stale files. 2: a name does not lead to a table or a
-    layout."""
+    """Return 0: written, or up to date. 1: ``--check`` found stale files. 2: a name does not lead to a table
+    or a layout."""
     parser = argparse.ArgumentParser(prog="python -m fsm_agent.diagram", description=__doc__)
     parser.add_argument("directory", type=Path)
     parser.add_argument("--check", action="store_true", help="write nothing; fail when a file is stale")
@@ -51,7 +51,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _command(options: argparse.Namespace) -> str:
-    """What writes the files that were checked."""
+    """Return the command that regenerates the checked files."""
     named = {
         "--table": options.table if options.table != TABLE else None,
         "--layout": options.layout,
@@ -85,21 +85,20 @@ def _attribute(name: str) -> object:
     module, _, attribute = name.partition(":")
     try:
         return getattr(import_module(module), attribute)
-    except Exception as error:  # a module of the user's may raise anything
+    except Exception as error:  # user code may raise anything
         raise ConfigError(f"cannot load ({error})", name, "module:attribute") from error
 
 
 # ----------------------------------------------------------------------------------------------------
-# Keep a directory of generated files fresh: write them, or name those that differ from what the table says
-# now.
+# Keeping a directory of generated files up to date: write them, or list those that differ from the current
+# table.
 
 
 def files(
     table: Table, layout: Layout | None = None, limits: Mapping[str, int] | None = None
 ) -> Mapping[str, str]:
-    """Name and content of every generated file: ``turn.svg``, ``turn.md`` ..., the map
-    ``turn-map.svg``, and ``turn.proofs.md`` with
-    figures for ``limits``."""
+    """Return name and content of every generated file: ``turn.svg``, ``turn.md`` ..., the map
+    ``turn-map.svg``, and ``turn.proofs.md`` with figures for ``limits``."""
     proofs = proof_lines(table)
     drawn = {
         f"{table.name}.{end}": render(table, name, layout=layout, proof_lines=proofs)
@@ -114,12 +113,12 @@ def files(
 
 
 def stale(directory: Path, fresh: Mapping[str, str]) -> list[str]:
-    """Names of the files in ``directory`` that are missing or differ from ``fresh`` ones."""
+    """Return the names of the files in ``directory`` that are missing or differ from ``fresh``."""
     return list(_differing(directory, fresh))
 
 
 def write(directory: Path, fresh: Mapping[str, str]) -> list[str]:
-    """Write what is stale into ``directory``, which is made if need be; the names of the written files."""
+    """Write stale files into ``directory``, creating it if necessary; return their names."""
     differing = _differing(directory, fresh)
     directory.mkdir(parents=True, exist_ok=True)
     for name, content in differing.items():

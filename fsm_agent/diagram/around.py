@@ -31,16 +31,16 @@ from fsm_agent.fsm.layout import Layout, Route, Side
 from fsm_agent.fsm.table import Row, Table
 
 MARGIN, GAP, LABEL_GAP = 24.0, 12.0, 8.0
-NEIGHBOUR = 130.0  # least width of a neighbor's box
-SIDE = 200.0  # width of such a box at which a list is broken
-NARROW = 100.0  # width at which a label is broken
-LOOP = 58.0  # width of an arrow from the state to itself, without its label
-COLUMN_AT_11 = COLUMN * 13 / 11  # a picture of this width has text of 11 pixels in a column of a page
+NEIGHBOUR = 130.0  # minimum width of a neighbor's box
+SIDE = 200.0  # width of such a box at which a list wraps
+NARROW = 100.0  # width at which a label wraps
+LOOP = 58.0  # width of a self-loop, without its label
+COLUMN_AT_11 = COLUMN * 13 / 11  # a picture of this width has 11-pixel text in a page's column
 
 
 def neighbourhood(table: Table, state: str) -> Diagram:
-    """The part of ``table`` around ``state``, all exits drawn as arrows. Raises ``ConfigError`` for a state
-    it does not have."""
+    """Return the part of ``table`` around ``state``, all exits drawn as arrows. Raises ``ConfigError`` for an
+    unknown state."""
     if state not in table.states:
         raise ConfigError(f"the table {table.name!r} has no such state", state, ", ".join(table.states))
     whole = diagram_of(table)
@@ -53,8 +53,8 @@ def neighbourhood(table: Table, state: str) -> Diagram:
 
 
 def around(diagram: Diagram, state: str) -> Layout:
-    """Places for the boxes of a neighbourhood, in three rows, and straight arrows between them: what only
-    leads to the state is above it, where it leads is below."""
+    """Lay out a neighborhood in three rows with straight arrows: states that only lead to the state are above
+    it, its destinations are below."""
     ahead = [a.dest for a in diagram.arrows if a.source == state and a.dest != state]
     behind = [a.source for a in diagram.arrows if a.source != state and a.source not in ahead]
     if not ahead:
@@ -102,7 +102,7 @@ def around(diagram: Diagram, state: str) -> Layout:
 
 
 def _beside(diagram: Diagram, state: str, behind: Sequence[str]) -> Layout:
-    """Places for the final state, to which many lead: they are on its left, one below the other."""
+    """Lay out the final state, which has many predecessors: they are on its left, in a column."""
     sizes = {box.state: measure(box, SIDE) for box in diagram.boxes}
     labels = {a.source: _label(a) for a in diagram.arrows}
     side = max(sizes[name][0] for name in behind)
@@ -128,14 +128,14 @@ def _beside(diagram: Diagram, state: str, behind: Sequence[str]) -> Layout:
 
 
 def _gap(diagram: Diagram, state: str, names: Sequence[str], ahead: Sequence[str]) -> float:
-    """Height between a row of boxes and the next one, for the tallest label between them."""
+    """Return the height between a row of boxes and the next one, for the tallest label between them."""
     beside = set(ahead if names == [state] else names)
     pairs = (a for a in diagram.arrows if {a.source, a.dest} - {state} <= beside and a.source != a.dest)
     return max((_label(a)[1] for a in pairs), default=0) + 64
 
 
 def _slots(diagram: Diagram, state: str, name: str) -> float:
-    """Width of the labels between the state and a neighbor, one beside the other."""
+    """Return the total width of the labels between the state and a neighbor, side by side."""
     between = (a for a in diagram.arrows if {a.source, a.dest} == {state, name})
     return sum(_label(a)[0] + LABEL_GAP for a in between) + LABEL_GAP
 
@@ -143,7 +143,7 @@ def _slots(diagram: Diagram, state: str, name: str) -> float:
 def _routes(
     diagram: Diagram, state: str, name: str, left: float, width: float, *, above: bool
 ) -> dict[tuple[str, str], Route]:
-    """Vertical arrows between the state and a neighbor that begins at ``left``, evenly spread over its
+    """Return vertical arrows between the state and a neighbor that begins at ``left``, evenly spread over its
     width."""
     found: dict[tuple[str, str], Route] = {}
     x = left + (width - _slots(diagram, state, name)) / 2 + LABEL_GAP
@@ -166,7 +166,7 @@ def _label(arrow: Arrow) -> tuple[float, float]:
 
 
 def _from_near(table: Table, box: Box) -> Box:
-    """Every row on a line of its own, with its guard and what it spends and resets."""
+    """Show every row on its own line, with its guard and what it spends and resets."""
     entries = []
     for entry in box.entries:
         if box.final:
@@ -183,7 +183,7 @@ def _from_near(table: Table, box: Box) -> Box:
 
 
 def _macros(table: Table, box: Box) -> Sequence[StateEntry]:
-    """The lines that the state shares with every other one."""
+    """Return the lines of macros that the state has."""
     if box.final:
         return ()
     found = []
@@ -196,7 +196,7 @@ def _macros(table: Table, box: Box) -> Sequence[StateEntry]:
 
 
 def _annotate_row(table: Table, entry: StateEntry, row: Row) -> StateEntry:
-    """A row with its guard, what it spends and resets, as clauses between which a line may be broken."""
+    """Add a row's guard, and what it spends and resets, as clauses between which a line may wrap."""
     guard = f"if {row.guard.label}" if row.guard.label != "always" else ""
     effects = [f"spends {', '.join(map(words, row.spends))}"] if row.spends else []
     effects += [f"resets {words(resets_in_words(table, row.resets))}"] if row.resets else []
@@ -206,7 +206,7 @@ def _annotate_row(table: Table, entry: StateEntry, row: Row) -> StateEntry:
 
 
 def _from_far(table: Table, box: Box, state: str) -> Box:
-    """Only what leads to ``state``."""
+    """Keep only the rows that lead to ``state``."""
     if box.final:
         return replace(box, entries=(), intro="")
     leading = {row.id for row in table.rows if row.source == box.state and row.dest == state}
@@ -227,7 +227,7 @@ def _from_far(table: Table, box: Box, state: str) -> Box:
 
 
 def near_markdown(table: Table, state: str) -> str:
-    """The rows that leave a state, and those that lead to it from others."""
+    """Return the rows that leave a state, and those that lead to it from others, as Markdown."""
     out = [row for row in table.rows if row.source == state]
     into = [row for row in table.rows if row.dest == state and row.source != state]
     lines = [f"# {state}, a state of the {table.name} table", *runs_in_words(table, state)]
@@ -238,7 +238,7 @@ def near_markdown(table: Table, state: str) -> str:
 
 
 def near_json(diagram: Diagram, state: str) -> str:
-    """``table, state, out, in, arrows``."""
+    """Return the same as JSON: ``table, state, out, in, arrows``."""
     rows = diagram.table.rows
     value = {
         "table": diagram.table.name,

@@ -1,6 +1,6 @@
-"""Diagrams of what turns did: one run drawn over the table, and the rows that a whole store or test run took.
+"""Diagrams of recorded turns: one run drawn over the table, and the rows taken in a whole store or test run.
 
-Both are ordinary diagrams whose parts carry a mark, a count behind each rung, and a badge beside each state's
+Both are ordinary diagrams whose parts carry a mark, a count after each rung, and a badge beside each state's
 name.
 """
 
@@ -23,15 +23,15 @@ from fsm_agent.fsm.table import Row, Table
 from fsm_agent.fsm.verify.report import fold
 
 PATH_PARTS = 40
-"""Parts of a path that are written out; the rest is counted."""
+"""Parts of a path that are shown; the rest is counted."""
 Labeled = tuple[Mark, str]
-"""The mark of an element that represents some rows, and the words behind it."""
+"""The mark of an element that represents some rows, and the text after it."""
 CHILDREN = 12
 """Nested turns listed in a picture; the rest are counted."""
 
 
 def overlaid(diagram: Diagram, tally: Tally) -> Diagram:
-    """What the turns of ``tally`` did: rungs taken, with counts; time in each state; the rest faded."""
+    """Draw what the turns of ``tally`` did: rungs taken, with counts; time in each state; the rest faded."""
     badges = {state: _visits(tally, state) for state in diagram.states}
     if exits := _exits(tally):
         badges[diagram.table.final] = exits if len(tally.runs) == 1 else f"{len(tally.runs)} × ended"
@@ -42,13 +42,13 @@ def overlaid(diagram: Diagram, tally: Tally) -> Diagram:
 
 
 def _inside(nested: Diagram, tally: Tally) -> Diagram:
-    """A table that a state runs, with what its turns did that ``tally`` knows."""
+    """Draw a nested table with its recorded turns, if ``tally`` has any."""
     runs = [run for run in tally.begun if run.table == nested.table.name and run.steps]
     return overlaid(nested, tally_of_runs(nested.table, runs)) if runs else nested
 
 
 def coverage_diagram(diagram: Diagram, tally: Tally) -> Diagram:
-    """Which rows were taken, and how often; those that never were in red."""
+    """Draw which rows were taken, and how often; untaken ones in red."""
     badges = {}
     for state in diagram.states:
         taken, rows = coverage(diagram.table, tally, state)
@@ -65,13 +65,13 @@ def coverage_diagram(diagram: Diagram, tally: Tally) -> Diagram:
 
 
 def coverage(table: Table, tally: Tally, state: str | None = None) -> tuple[int, int]:
-    """Rows that were taken, and all rows; of one state, or of the table."""
+    """Return the number of rows taken, and of all rows, in one state or in the table."""
     rows = [row for row in table.rows if state in (None, row.source)]
     return sum(tally.rows[row.id] > 0 for row in rows), len(rows)
 
 
 def duration(seconds: float) -> str:
-    """``350 ms``, ``4.12 s``, ``2 min 5 s``."""
+    """Format a duration: ``350 ms``, ``4.12 s``, ``2 min 5 s``."""
     if seconds < 0.9995:
         return f"{seconds * 1000:.0f} ms"
     if seconds < 60:
@@ -80,8 +80,8 @@ def duration(seconds: float) -> str:
 
 
 def child_words(outer: Sequence[Move], run: Run) -> str:
-    """``ExecuteTools began "find the file" after move 3: 5 moves, 1.2 s, text response``; ``outer`` are the
-    moves of the turn that began it."""
+    """Describe a turn: ``ExecuteTools began "find the file" after move 3: 5 moves, 1.2 s, text response``.
+    ``outer`` are the moves of its parent turn."""
     state = outer[min(run.at, len(outer) - 1)].source if outer else ""
     name = f"“{_short(run.asked)}”" if run.asked else run.table or run.id
     moves = f"{len(run.steps)} move{'s' * (len(run.steps) != 1)}"
@@ -95,7 +95,7 @@ def _short(asked: str) -> str:
 
 
 def path_in_words(table: Table, run: tuple[Move, ...]) -> tuple[str, ...]:
-    """The way of a turn, ``BuildMessages send``, with what repeats written once."""
+    """Describe the path of a turn, ``BuildMessages send``, with repetitions folded."""
     rungs = {row.id: row.rung for row in table.rows}
     moves = []
     for move in run:
@@ -125,7 +125,7 @@ def _draw_counts(diagram: Diagram, tally: Tally, badges: Mapping[str, str], none
 def _label_box(
     box: Box, badge: str, seen: bool, label: Callable[[Sequence[str]], Labeled], none: Mark
 ) -> Box:
-    """The box with what ``label`` says of the rows of each rung. ``none``: the mark of what is not taken."""
+    """Add the result of ``label`` for the rows of each rung. ``none``: the mark of untaken elements."""
     entries = []
     for entry in box.entries:
         marked = [(step, label(step.rows)) for step in entry.steps]
@@ -144,7 +144,7 @@ def _arrow(arrow: Arrow, tally: Tally, none: Mark) -> Arrow:
         (label, *_how_often(rows, tally, none))
         for label, rows in zip(arrow.labels, arrow.by_label, strict=True)
     ]
-    if none == "unused" and count:  # of a run that came this way only the rungs that it took
+    if none == "unused" and count:  # of a run that took this arrow only the rungs taken
         found = [(label, mark, tail) for label, mark, tail in found if mark != none]
     if none == "never" and not count:  # the whole arrow is dashed and red
         return replace(arrow, mark=none)
@@ -156,7 +156,7 @@ def _arrow(arrow: Arrow, tally: Tally, none: Mark) -> Arrow:
 
 
 def _how_often(rows: Sequence[str], tally: Tally, none: Mark) -> Labeled:
-    """The mark of an element that represents ``rows``, and the words for its count."""
+    """Return the mark of an element that represents ``rows``, and the text of its count."""
     counts = [tally.rows[row] for row in rows]
     count, taken = sum(counts), sum(map(bool, counts))
     if none == "unused":
@@ -193,7 +193,7 @@ def _run_caption(table: Table, tally: Tally) -> tuple[str, tuple[tuple[str, str]
 
 
 def _child_lines(outer: Sequence[Move], runs: Sequence[Run]) -> list[str]:
-    """A line for each turn below, those that they began after them."""
+    """Return a line for each nested turn, followed by its own nested turns."""
     found = [
         line for run in runs for line in (child_words(outer, run), *_child_lines(run.steps, run.children))
     ]
@@ -218,15 +218,15 @@ def _foreign(tally: Tally) -> tuple[tuple[str, str], ...]:
 
 
 # ----------------------------------------------------------------------------------------------------
-# What turns did, as Markdown for people and as JSON for programs.
+# The record of turns, as Markdown for people and as JSON for programs.
 
 
 DEEPEST = 6
-"""Levels of headings that Markdown has."""
+"""Maximum level of headings in Markdown."""
 
 
 def run_markdown(table: Table, tally: Tally) -> str:
-    """The path of each turn in words, time by state, and every move of a single turn."""
+    """Return the path of each turn in words, time by state, and every move of a single turn."""
     seconds = sum(tally.seconds.values())
     lines = [f"# {len(tally.runs)} turn{'s' * (len(tally.runs) != 1)} of the {table.name} table", ""]
     lines += [f"{tally.moves:,} moves, {duration(seconds)}."]
@@ -240,7 +240,7 @@ def run_markdown(table: Table, tally: Tally) -> str:
 
 
 def coverage_markdown(table: Table, tally: Tally) -> str:
-    """Coverage by state, the rows that were never taken, and the counts of the others."""
+    """Return coverage by state, the rows that were never taken, and the counts of the others, as Markdown."""
     taken, rows = coverage(table, tally)
     never = [row for row in table.rows if not tally.rows[row.id]]
     lines = [f"# Row coverage of the {table.name} table", ""]
@@ -256,9 +256,9 @@ def coverage_markdown(table: Table, tally: Tally) -> str:
 
 
 def counts_json(table: Table, tally: Tally) -> str:
-    """``table, digest, taken, of, moves, turns, states, rows, never, foreign``, the ``path`` of a single turn
-    as row ids, and the ``children`` that the turns began, each ``id, table, asked, at, exit, path,
-    children``."""
+    """Return JSON: ``table, digest, taken, of, moves, turns, states, rows, never, foreign``, the ``path`` of
+    a single turn as row ids, and the ``children`` that the turns began, each
+    ``id, table, asked, at, exit, path, children``."""
     taken, of = coverage(table, tally)
     value = {
         "table": table.name,
@@ -298,7 +298,7 @@ def _states(table: Table, tally: Tally) -> Iterator[str]:
 
 
 def _below(outer: Sequence[Step], runs: Sequence[Run], level: str) -> Iterator[str]:
-    """A part for each turn that was begun, with its moves and those that it began."""
+    """Yield a section for each nested turn, with its moves and its own nested turns."""
     for run in runs:
         yield from ("", f"{level} {child_words(outer, run)}", "", *_moves(run.steps))
         yield from _below(run.steps, run.children, level if len(level) == DEEPEST else f"{level}#")
@@ -334,12 +334,12 @@ def _foreign_lines(tally: Tally) -> Iterator[str]:
 
 
 # ----------------------------------------------------------------------------------------------------
-# Diagrams of what turns are expected to do: the share of turns that take each row, in words and in color.
+# Diagrams of expected behavior: the share of turns that take each row, in words and in color.
 #
-# The turns are given: ``fsm_agent.backtest.predict`` draws them at random from what was recorded.
+# The turns are an input: ``fsm_agent.backtest.predict`` samples them from recordings.
 
 LIKELY, POSSIBLE = 0.5, 0.05
-"""Shares of turns from which a row is likely, and possible; below it is seldom."""
+"""Minimum share of turns for a likely row, and for a possible one; less is seldom."""
 LEGEND = (
     ("62 %", "of turns take it: half of them or more"),
     ("12 %", "one in twenty or more"),
@@ -350,23 +350,23 @@ LEGEND = (
 
 @dataclass(frozen=True)
 class Paths:
-    """Turns as the rows that they take. ``title`` and ``words`` say what they are turns of."""
+    """Turns as the rows that they take. ``title`` and ``words`` describe the turns."""
 
     turns: Sequence[Sequence[Row]]
     title: str
     words: Sequence[str] = ()
 
     def share(self, rows: Sequence[str]) -> float:
-        """The share of turns that take at least one of these rows."""
+        """Return the share of turns that take at least one of these rows."""
         return sum(any(row.id in rows for row in turn) for turn in self.turns) / len(self.turns)
 
     def visits(self, state: str) -> float:
-        """How often a turn leaves this state, on average."""
+        """Return how often a turn leaves this state, on average."""
         return sum(row.source == state for turn in self.turns for row in turn) / len(self.turns)
 
 
 def predict_diagram(diagram: Diagram, paths: Paths) -> Diagram:
-    """The diagram with the share of turns behind each rung and arrow."""
+    """Draw the share of turns at each rung and arrow."""
 
     def expect(rows: Sequence[str]) -> Labeled:
         share = paths.share(rows)
@@ -384,7 +384,7 @@ def predict_diagram(diagram: Diagram, paths: Paths) -> Diagram:
 
 
 def percent(share: float) -> str:
-    """``62 %``; ``<1 %`` for less, ``>99 %`` for almost all, empty for none."""
+    """Format a share: ``62 %``; ``<1 %`` for less, ``>99 %`` for almost all, empty for zero."""
     if not share:
         return ""
     if share < 0.01:
@@ -409,7 +409,7 @@ def _predict_arrow(arrow: Arrow, expect: Callable[[Sequence[str]], Labeled]) -> 
 
 
 def forecast_markdown(table: Table, paths: Paths) -> str:
-    """The rows that turns are expected to take, the most frequent first."""
+    """Return the expected rows as Markdown, the most frequent first."""
     found = sorted(((paths.share([row.id]), row) for row in table.rows), key=lambda one: -one[0])
     lines = [f"# Predicted rows of the {table.name} table", "", *paths.words, ""]
     taken = [(f"`{row.id}`", rung_of(row), percent(share)) for share, row in found if share]
@@ -419,7 +419,7 @@ def forecast_markdown(table: Table, paths: Paths) -> str:
 
 
 def forecast_json(table: Table, paths: Paths) -> str:
-    """``table, digest, turns, rows`` (the share of turns by row), ``visits`` (by state), and ``exits``."""
+    """Return JSON: ``table, digest, turns, rows`` (share of turns), ``visits`` (by state), and ``exits``."""
     exits = Counter(turn[-1].exit or "" for turn in paths.turns)
     value = {
         "table": table.name,

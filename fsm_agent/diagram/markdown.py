@@ -12,7 +12,7 @@ MARKUP: dict[Kind, str] = {"rung": "**{}**", "move": "→ {}", "exit": "⇥ *{}*
 
 
 def as_markdown(diagram: Diagram) -> str:
-    """Everything a reviewer compares, as GitHub tables; a changed line of the table is a changed line
+    """Return everything a reviewer compares, as GitHub tables; a changed line of the table is a changed line
     here."""
     table = diagram.table
     own = len(table.lines)
@@ -44,7 +44,7 @@ def _state(table: Table, state: str) -> Iterator[str]:
 
 
 def runs_in_words(table: Table, state: str) -> tuple[str, ...]:
-    """What a state runs, with a blank line before; nothing for most."""
+    """Describe what a state runs, after a blank line; nothing for most states."""
     if (inner := table.inner.get(state)) is None:
         return ()
     return (
@@ -123,7 +123,7 @@ def _rows(table: Table) -> Iterator[str]:
 
 
 def row_grid(table: Table, rows: Iterable[Row]) -> Iterator[str]:
-    """A table of rows with everything that decides and changes something."""
+    """Return a table of rows with all their conditions and effects."""
     yield from grid(
         ("Row", "To", "Guard", "Rung", "Spends", "Resets"),
         (
@@ -141,12 +141,12 @@ def row_grid(table: Table, rows: Iterable[Row]) -> Iterator[str]:
 
 
 def rung_of(row: Row) -> str:
-    """The rung's name, or the exit."""
+    """Return the rung's name, or the exit."""
     return row.rung if row.exit is None else f"⇥ *{row.exit}*"
 
 
 def grid(head: Sequence[str], body: Iterable[Sequence[str]]) -> Iterator[str]:
-    """The lines of a GitHub table; what would break a cell is escaped."""
+    """Return the lines of a GitHub table, with cells escaped."""
     yield _cells(head)
     yield "|" + "---|" * len(head)
     yield from map(_cells, body)

@@ -1,8 +1,8 @@
-"""What a diagram shows: the one model between a transition table and its writers.
+"""The diagram model: the intermediate form between a transition table and its renderers.
 
-Exits stay inside their state, rows that lead the same way are merged into one arrow, and an arrow carries the
-names of the rungs that take it (or of the event, when the move is unconditional). Everything is in table
-order."""
+Exits stay inside their state, rows with the same source and destination are merged into one arrow, and an
+arrow carries the names of the rungs that take it (or of the event, when the move is unconditional).
+Everything is in table order."""
 
 from __future__ import annotations
 
@@ -17,17 +17,16 @@ Mark = Literal[
     "", "taken", "partly", "never", "unused", "likely", "possible", "seldom",
     "added", "removed", "changed", "kept",
 ]  # fmt: skip
-"""What a reader is to see of a part: how runs used it or are expected to, or how it differs from another
-version."""
+"""How runs used a part or are expected to, or how it differs from another version."""
 MARKS: Mapping[Kind, str] = {"rung": "", "move": "→ ", "exit": "⇥ ", "same": "as ", "note": ""}
 ELSE = " › "
-LONG_LADDER = 5  # rungs from which a ladder is shortened when another line has the same rungs
+LONG_LADDER = 5  # minimum rungs for shortening a ladder that repeats another line's
 
 
 @dataclass(frozen=True, slots=True)
 class ShownStep:
-    """One rung as written in a decision list. ``note`` only explains the step before it. ``tail`` follows
-    it: a count."""
+    """One rung in a decision list. ``note`` only explains the step before it. ``tail`` follows it: a
+    count."""
 
     kind: Kind
     words: str
@@ -37,14 +36,14 @@ class ShownStep:
 
     @property
     def text(self) -> str:
-        """Return the words with their mark."""
+        """Return the words with the symbol of their kind."""
         return MARKS[self.kind] + self.words
 
 
 @dataclass(frozen=True, slots=True)
 class StateEntry:
-    """One line of a state: its event and decision list, whole (``steps``) and as drawn (``short``). ``label``
-    is empty where the event is the one above."""
+    """One line of a state: its event and decision list, complete (``steps``) and as drawn (``short``).
+    ``label`` is empty if the line above has the same event."""
 
     event: str
     label: str
@@ -77,8 +76,8 @@ class Box:
 
 @dataclass(frozen=True, slots=True)
 class Arrow:
-    """All rows from one state to another. ``way_out``: it leads to the final state. ``by_label`` are the rows
-    behind each label, ``marks`` the mark of each; ``count`` says how often the arrow was taken and makes it
+    """All rows from one state to another. ``way_out``: it leads to the final state. ``by_label``: the rows of
+    each label, ``marks``: the mark of each label; ``count``: how often the arrow was taken, which makes it
     thicker; ``usual``: a turn without surprises takes it, so it is bold."""
 
     source: str
@@ -95,12 +94,12 @@ class Arrow:
 
 @dataclass(frozen=True, slots=True)
 class Diagram:
-    """Boxes and arrows of a table. ``boxes`` has one for each state, the final one last; a part of a diagram
+    """Boxes and arrows of a table. ``boxes`` has one for each state, the final one last; a partial diagram
     has fewer.
 
-    ``caption`` is a heading and lines of (term, words) about what the marks say; ``legend`` explains the
-    marks. ``judged``: colors say what is good and bad, so that arrows do not have those of their states.
-    ``nested``: the tables that its states run, which are drawn below or beside it."""
+    ``caption`` is a heading and lines of (term, words) on the meaning of the marks; ``legend`` explains the
+    marks. ``judged``: colors mean good and bad, so arrows do not have the colors of their states. ``nested``:
+    the tables that its states run, drawn below or beside it."""
 
     table: Table
     boxes: tuple[Box, ...]
@@ -112,7 +111,7 @@ class Diagram:
 
     @property
     def runs(self) -> tuple[tuple[str, Diagram], ...]:
-        """Return each state that runs a nested table, with that one."""
+        """Return each state that runs a nested table, with its diagram."""
         inner = self.table.inner
         return tuple((s, one) for one in self.nested for s in inner if one.table in inner[s].tables)
 
@@ -122,13 +121,13 @@ class Diagram:
         return tuple(box.state for box in self.boxes)
 
     def box(self, state: str) -> Box:
-        """Return the box of a state; raises ``StopIteration`` when it has none."""
+        """Return the box of a state; raises ``StopIteration`` if it has none."""
         return next(box for box in self.boxes if box.state == state)
 
 
 def diagram_of(table: Table, ways_out: Mapping[str, Sequence[str]] | None = None) -> Diagram:
-    """The model of ``table``. ``ways_out`` names the exits drawn as arrows, ``{state: events}``; all other
-    exits stay in their boxes. By default, the exits without a rung before them are drawn."""
+    """Build the model of ``table``. ``ways_out`` names the exits drawn as arrows, ``{state: events}``; all
+    other exits stay in their boxes. By default, the exits without a rung before them are drawn."""
     boxes = tuple(
         Box(
             state,
@@ -146,28 +145,28 @@ def diagram_of(table: Table, ways_out: Mapping[str, Sequence[str]] | None = None
 
 
 def words(name: str) -> str:
-    """An identifier as it is read: ``cut_text`` is "cut text"."""
+    """Make an identifier readable: ``cut_text`` becomes "cut text"."""
     return name.replace("_", " ")
 
 
 def with_previous(steps: Sequence[ShownStep]) -> Iterator[tuple[str, ShownStep]]:
-    """Each step with the steps before it."""
+    """Yield each step with the separator before it."""
     for number, step in enumerate(steps):
         yield ("" if number == 0 else " " if step.kind == "note" else ELSE), step
 
 
 def is_move(rung: Rung) -> bool:
-    """The rung has no name of its own: it was made by ``go``."""
+    """Return whether the rung has no name of its own because it was made by ``go``."""
     return rung.exit is None and rung.needs == ALWAYS and rung.name == f"→ {rung.to}"
 
 
 def line_rows(table: Table, line: Line) -> tuple[tuple[Rung, Row], ...]:
-    """Each rung of a line with the row it became."""
+    """Return each rung of a line with the row it became."""
     return tuple(zip(line.ladder, table.by_event[line.source, line.event], strict=True))
 
 
 def resets_in_words(table: Table, resets: Sequence[str]) -> str:
-    """Counters by the names of the reset groups they fill, the rest by their own."""
+    """Join reset counters, with reset groups by name and the others by their own names."""
     rest, names = set(resets), []
     for name, group in sorted(table.reset_groups.items(), key=lambda item: -len(item[1])):
         if group and rest.issuperset(group):
@@ -189,9 +188,9 @@ def _entry(table: Table, line: Line) -> StateEntry:
 
 
 def _shorten(table: Table, line: Line, steps: tuple[ShownStep, ...]) -> tuple[ShownStep, ...]:
-    """``compact › as built``: a long list that equals another one of the same state with one rung inserted.
+    """Shorten a long list that equals another one of the state plus one rung: ``compact › as built``.
 
-    Exact: the rungs before it were refused already, so trying them again changes nothing."""
+    Exact: the earlier rungs were refused already, so trying them again changes nothing."""
     if len(steps) < LONG_LADDER:
         return steps
     shorter: list[tuple[ShownStep, ...]] = []
@@ -235,7 +234,7 @@ def _arrows(table: Table, ways_out: Mapping[str, Sequence[str]] | None) -> tuple
 
 
 def merge_arrows(table: Table, rows: Iterable[Row]) -> tuple[Arrow, ...]:
-    """The arrows of ``rows``, one for all from one state to another; labels in table order."""
+    """Merge ``rows`` into one arrow per source and destination; labels in table order."""
     pairs: dict[tuple[str, str], list[Row]] = {}
     for row in rows:
         pairs.setdefault((row.source, row.dest), []).append(row)

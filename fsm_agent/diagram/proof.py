@@ -1,4 +1,4 @@
-"""What is proved of a table: in the few lines that a picture has room for, and as a page for reviewers."""
+"""The proofs of a table: as a few lines for a picture, and as a page for reviewers."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from fsm_agent.fsm.verify import Report, verify_table
 from fsm_agent.fsm.verify.reach import TimeLimit
 from fsm_agent.fsm.verify.report import EVERY
 
-ROOM = 200  # letters of the longest formula that is shown; `fsm-agent verify` prints them all
+ROOM = 200  # letters of the longest formula shown; `fsm-agent verify` prints them all
 SECONDS = 60.0
-"""Of processor time for the searches of a page. Those of the turn took 6.2 on a slow core."""
+"""Processor seconds for the searches of a page. Those of the turn took 6.2 on a slow core."""
 
 WHY_UPPER = (
     (
@@ -56,18 +56,18 @@ SENTENCES: Mapping[str, str] = {
         "Small tables were tried out completely; no run was longer than the bound that is printed for it."
     ),
 }
-"""The meaning of each check, for a reader new to them. A check that a table names itself has the sentence
-of its promises."""
+"""The meaning of each check, for a reader new to them. A check defined by a table has the sentence of its
+promises."""
 PROMISES = "On every way through the table what it promises there holds: the demands are listed below."
 
 
 def sentence_of(check: str) -> str:
-    """The check of that name in a plain sentence."""
+    """Return the plain sentence for the check of that name."""
     return SENTENCES.get(check, PROMISES)
 
 
 def proof_lines(table: Table) -> tuple[str, ...]:
-    """What holds for every setting: the checks, and bounds that hold without the caps. Nothing when a check
+    """Return what holds for every setting: the checks, and bounds without the caps. Empty if a check
     fails."""
     report = verify_table(table, small=False)
     if not report.ok:
@@ -82,7 +82,7 @@ def proof_lines(table: Table) -> tuple[str, ...]:
 
 
 def proof_page(table: Table, limits: Mapping[str, int] | None = None) -> str:
-    """Checks, ranking and bounds as Markdown; figures are for ``limits``."""
+    """Return checks, ranking and bounds as Markdown; figures are for ``limits``."""
     report = verify_table(table, limits, within=TimeLimit(SECONDS))
     lines = [
         f"# What is proved of the {table.name} table",
@@ -118,7 +118,7 @@ def _checks(report: Report) -> Iterator[str]:
 
 
 def _promises(table: Table) -> Iterator[str]:
-    """What is demanded where, and what each visit is declared to do."""
+    """Yield the table's demands by state, and the declared effects of each visit."""
     if table.promises is None:
         return
     promises = table.promises()

@@ -1,8 +1,8 @@
-"""What turns did, read from files: moves of an export (JSON Lines), and row counts of a test run (JSON).
+"""Records of turns, read from files: moves of an export (JSON Lines), and row counts of a test run (JSON).
 
-Of an export only the lines with ``"kind": "move"`` are looked at; they carry the fields of ``journal.Step``
-under their names. A file of row counts is ``{"table": name, "rows": {row id: count}}``, as the pytest plugin
-writes it.
+In an export, only the lines with ``"kind": "move"`` count as moves; they carry the fields of ``journal.Step``
+under the same names. A file of row counts is ``{"table": name, "rows": {row id: count}}``, as the pytest
+plugin writes it.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from fsm_agent.fsm.journal import Step
 from fsm_agent.fsm.table import Table
 
 # ----------------------------------------------------------------------------------------------------
-# Recorded turns with those that they began: children of an agent, and turns of nested tables.
+# Recorded turns with their child turns: children of an agent, and turns of nested tables.
 
 
 ALLOWED = "a file of JSON lines with moves (a turn's or a session's export), or a JSON file of row counts"
@@ -27,8 +27,8 @@ ALLOWED = "a file of JSON lines with moves (a turn's or a session's export), or 
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """The moves of one turn. ``id``, ``table`` and ``asked`` are empty where a file does not say them. ``at``
-    is the number of moves that the turn which began it had made by then."""
+    """The moves of one turn. ``id``, ``table`` and ``asked`` are empty if a file lacks them. ``at`` is the
+    number of moves of the parent turn when it began this one."""
 
     steps: tuple[Step, ...]
     id: str = ""
@@ -39,11 +39,11 @@ class Run:
 
     @property
     def exit(self) -> str | None:
-        """Return why it ended; ``None`` for one that has not."""
+        """Return its exit reason; ``None`` if it has not ended."""
         return self.steps[-1].exit if self.steps else None
 
     def below(self) -> Iterator[Run]:
-        """Yield the turns that it began, and those that they began, each before its own."""
+        """Yield all descendant turns, each before its own children."""
         for child in self.children:
             yield child
             yield from child.below()
@@ -51,7 +51,7 @@ class Run:
 
 @dataclass(slots=True)
 class _Turn:
-    """What a file says of a turn."""
+    """The data of a turn in a file."""
 
     about: Mapping[str, Any]
     steps: list[Step]
@@ -59,8 +59,8 @@ class _Turn:
 
 
 def runs_of(source: str) -> list[Run]:
-    """The turns in a file, each with those that it began; of an export of one turn that turn alone. Raises
-    ``ConfigError`` for what cannot be read."""
+    """Return the turns in a file, each with its children; for an export of one turn, only that turn. Raises
+    ``ConfigError`` for invalid content."""
     wanted, turns = None, dict[str, _Turn]()
     for number, line in enumerate(text_of(source).splitlines(), 1):
         if not line.strip():
@@ -82,7 +82,7 @@ def runs_of(source: str) -> list[Run]:
 
 
 def text_of(source: str) -> str:
-    """The text of a file. Raises ``ConfigError`` when the file does not exist."""
+    """Return the text of a file. Raises ``ConfigError`` if it cannot be read."""
     try:
         return Path(source).read_text("utf-8")
     except OSError as error:
@@ -92,25 +92,25 @@ def text_of(source: str) -> str:
 
 
 def move_at(began: float, times: Sequence[float]) -> int:
-    """How many moves had been made when something began; ``times`` are those of the moves."""
+    """Return the number of moves made when something began; ``times`` are the times of the moves."""
     return sum(time <= began for time in times)
 
 
 def _first(turns: Mapping[str, _Turn], wanted: str | None) -> list[str]:
-    """The turns that no other one in the file began."""
+    """Return the turns whose parent is not in the file."""
     if wanted is not None and wanted in turns:
         return [wanted]
     return [name for name, turn in turns.items() if _parent(turn) not in turns and turn.steps]
 
 
 def _parent(turn: _Turn) -> str | None:
-    """The turn that began it; a fork has no parent."""
+    """Return the turn that began this one; a fork has no parent."""
     parent = turn.about.get("parent")
     return parent if isinstance(parent, str) and turn.about.get("forked_at") is None else None
 
 
 def _run(turns: dict[str, _Turn], name: str, times: Sequence[float] = ()) -> Run:
-    """The turn of that name, taken out of ``turns`` with all below it, so that none is its own child."""
+    """Take the turn of that name and its descendants out of ``turns``, so that none becomes its own child."""
     turn = turns.pop(name)
     began = turn.about.get("began")
     names = [other for other, one in turns.items() if _parent(one) == name]
@@ -125,8 +125,8 @@ def _run(turns: dict[str, _Turn], name: str, times: Sequence[float] = ()) -> Run
 
 
 def _split_turns(run: Run) -> list[Run]:
-    """Moves of several turns one after the other, where a file does not tell them apart: a new turn begins
-    where the numbers do not grow."""
+    """Split the moves of several turns that a file does not separate: a new turn begins where the numbers
+    stop increasing."""
     runs: list[list[Step]] = []
     for step in run.steps:
         if not runs or step.seq <= runs[-1][-1].seq:
@@ -156,9 +156,9 @@ def _step(source: str, number: int, value: Mapping[str, Any]) -> Step:
 
 @dataclass(frozen=True, slots=True)
 class Tally:
-    """How often rows were taken and states left, and the seconds spent there. ``runs`` are the moves turn by
-    turn, none where only counts are known; ``foreign`` are counts of rows that the table does not have;
-    ``begun`` are the turns that those of ``runs`` began, which are not counted."""
+    """How often rows were taken and states left, and the seconds spent there. ``runs`` are the moves by turn,
+    empty if only counts are known; ``foreign`` are counts of rows that the table does not have; ``begun`` are
+    the child turns of ``runs``, which are not counted."""
 
     rows: Mapping[str, int]
     visits: Mapping[str, int] = field(default_factory=dict)
@@ -169,15 +169,15 @@ class Tally:
 
     @property
     def moves(self) -> int:
-        """Moves by rows of the table."""
+        """Number of moves by rows of the table."""
         return sum(self.rows.values())
 
 
 def read_runs(source: str) -> list[Run]:
-    """The turns in a file, with those that they began. An export of one turn may hold the turns that it was
-    forked from; they are left out.
+    """Return the turns in a file, with their children. An export of one turn may contain the turns that it
+    was forked from; they are skipped.
 
-    Raises ``ConfigError`` when there is no such file, a line cannot be read, or nothing moved.
+    Raises ``ConfigError`` if the file does not exist, a line cannot be read, or there is no move.
     """
     runs = [run for run in runs_of(source) if run.steps]
     if not runs:
@@ -186,22 +186,22 @@ def read_runs(source: str) -> list[Run]:
 
 
 def tally_of_runs(table: Table, runs: Sequence[Run]) -> Tally:
-    """Count the moves of turns, and keep those that they began beside them. Raises ``ConfigError`` when none
-    of their rows is one of the table."""
+    """Count the moves of turns, and keep their child turns in ``begun``. Raises ``ConfigError`` if rows were
+    taken but none belongs to the table."""
     counts = Counter(step.row for run in runs for step in run.steps)
     counted = tally_from(table, counts, [run.steps for run in runs])
     return replace(counted, begun=tuple(child for run in runs for child in run.children))
 
 
 def tally(table: Table, steps: Iterable[Step]) -> Tally:
-    """Count the moves of one or several turns. Raises ``ConfigError`` when none of their rows is one of the
-    table."""
+    """Count the moves of one or several turns. Raises ``ConfigError`` if rows were taken but none belongs to
+    the table."""
     steps = list(steps)
     return tally_from(table, Counter(step.row for step in steps), _runs_divided(steps))
 
 
 def tally_of(table: Table, sources: Sequence[str], steps: Sequence[Step] = ()) -> Tally:
-    """Count what files say, exports and row counts mixed, and ``steps``. Raises ``ConfigError``."""
+    """Count the contents of files, exports and row counts mixed, and ``steps``. Raises ``ConfigError``."""
     counts = Counter(step.row for step in steps)
     runs = _runs_divided(steps)
     for source in sources:
@@ -225,8 +225,8 @@ def tally_of(table: Table, sources: Sequence[str], steps: Sequence[Step] = ()) -
 
 
 def tally_from(table: Table, counts: Mapping[str, int], runs: Sequence[tuple[Step, ...]] = ()) -> Tally:
-    """The tally of counts of rows by their ids. Raises ``ConfigError`` when there are counts, but none of a
-    row of the table."""
+    """Build the tally from counts by row id. Raises ``ConfigError`` if there are counts, but none of a row of
+    the table."""
     known = {row.id: counts.get(row.id, 0) for row in table.rows}
     foreign = {row: count for row, count in counts.items() if row not in known and count}
     if foreign and not any(known.values()):
@@ -246,7 +246,7 @@ def tally_from(table: Table, counts: Mapping[str, int], runs: Sequence[tuple[Ste
 
 
 def _row_counts(text: str) -> tuple[str, dict[str, int]] | None:
-    """Table and counts of a file of row counts; ``None`` for any other file."""
+    """Return table and counts of a file of row counts; ``None`` for any other file."""
     try:
         value = json.loads(text)
     except (ValueError, RecursionError):
@@ -260,7 +260,7 @@ def _row_counts(text: str) -> tuple[str, dict[str, int]] | None:
 
 
 def _runs_divided(steps: Sequence[Step]) -> list[tuple[Step, ...]]:
-    """Moves of several turns one after the other: a new turn begins where the numbers do not grow."""
+    """Split the moves of several turns: a new turn begins where the numbers stop increasing."""
     runs: list[list[Step]] = []
     for step in steps:
         if not runs or step.seq <= runs[-1][-1].seq:

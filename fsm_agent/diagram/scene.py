@@ -1,5 +1,4 @@
-"""A diagram with every box, arrow and label in its place: what the SVG writer draws and what tests
-measure."""
+"""A diagram with every box, arrow and label in its place: drawn by the SVG renderer and measured by tests."""
 
 from __future__ import annotations
 
@@ -31,14 +30,14 @@ COLUMN_GAP = 12.0
 LABEL_WRAP = 190.0
 INDENT = "\u2003"  # an em space, before the rest of a note
 Part = tuple[str, ShownStep]
-"""What separates a step from the one before it, and the step."""
-BOLD: frozenset[Mark] = frozenset({"added", "changed", "likely"})  # steps that the style sheet draws so
+"""A step and the separator before it."""
+BOLD: frozenset[Mark] = frozenset({"added", "changed", "likely"})  # steps that the style sheet draws in bold
 
 
 @dataclass(frozen=True, slots=True)
 class PlacedBox:
-    """A box in its place: the column where decision lists begin, each list as the lines that it is broken
-    into, and the baselines of the intro, if there is one, and of the first line of each list."""
+    """A placed box: the column where decision lists begin, the wrapped lines of each list, and the baselines
+    of the intro, if any, and of the first line of each list."""
 
     box: Box
     rect: Rect
@@ -49,7 +48,7 @@ class PlacedBox:
 
 @dataclass(frozen=True, slots=True)
 class PlacedArrow:
-    """An arrow in its place, with the names in each line of its label and the room they take."""
+    """A placed arrow, with the names in each line of its label and the label's rectangle."""
 
     arrow: Arrow
     path: Path
@@ -59,7 +58,7 @@ class PlacedArrow:
 
 @dataclass(frozen=True, slots=True)
 class Panel:
-    """A block of text with a heading: lines of (term, words, where the words begin)."""
+    """A block of text with a heading: lines of (term, words, x of the words)."""
 
     title: str
     rect: Rect
@@ -77,8 +76,8 @@ class Scene:
 
 
 def scene_of(diagram: Diagram, layout: Layout, proof_lines: Sequence[str] = ()) -> Scene:
-    """Everything in its place. The picture grows when something placed does not fit into the size of the
-    layout. A panel "How to read" that the layout gives no width is left out."""
+    """Place everything. The picture grows if something does not fit into the size of the layout. A panel "How
+    to read" without width in the layout is omitted."""
     boxes = _boxes(diagram, layout)
     rects = {placed.box.state: placed.rect for placed in boxes}
     arrows: list[PlacedArrow] = []
@@ -99,8 +98,8 @@ def scene_of(diagram: Diagram, layout: Layout, proof_lines: Sequence[str] = ()) 
 
 
 def measure(box: Box, most: float = 0) -> tuple[float, float]:
-    """Width and height that the text of ``box`` needs. Lists are broken where it would be wider than
-    ``most``; 0: nowhere."""
+    """Return the width and height that the text of ``box`` needs. Lists wrap where it would be wider than
+    ``most``; 0 means never."""
     broken = _lists(box, most)
     lists = max((part_width(line) for lines in broken for line in lines), default=0)
     badge = COLUMN_GAP + text_width(box.badge, TEXT) if box.badge else 0
@@ -114,8 +113,7 @@ def measure(box: Box, most: float = 0) -> tuple[float, float]:
 
 
 def list_lines(entry: StateEntry, width: float = 0) -> tuple[tuple[Part, ...], ...]:
-    """A decision list, broken before a rung or note where a line would be wider than ``width`` (0: in one
-    line)."""
+    """Wrap a decision list before a rung or note where a line would be wider than ``width`` (0: one line)."""
     lines: list[list[Part]] = [[]]
     for separator, step in with_previous(entry.short):
         if lines[-1] and width and part_width([*lines[-1], (separator, step)]) > width:
@@ -126,7 +124,7 @@ def list_lines(entry: StateEntry, width: float = 0) -> tuple[tuple[Part, ...], .
 
 
 def part_width(line: Sequence[Part]) -> float:
-    """Width of one line of a decision list as it is drawn."""
+    """Return the width of one drawn line of a decision list."""
     width = 0.0
     for separator, step in line:
         width += text_width(separator, TEXT) + text_width(step.text, TEXT, bold=step.mark in BOLD)
@@ -135,7 +133,7 @@ def part_width(line: Sequence[Part]) -> float:
 
 
 def how_to_read(diagram: Diagram, layout: Layout) -> tuple[tuple[str, str], ...]:
-    """The legend: only what this diagram needs, and the notes of the layout."""
+    """Return the legend: only what this diagram needs, and the notes of the layout."""
     entries = [entry for box in diagram.boxes for entry in box.entries]
     kinds = {step.kind for entry in entries for step in entry.short}
     lines = [("event", "takes the first rung that has budget left")]
@@ -157,18 +155,18 @@ def how_to_read(diagram: Diagram, layout: Layout) -> tuple[tuple[str, str], ...]
 
 
 def label_size(lines: Sequence[str]) -> tuple[float, float]:
-    """Room that the label of an arrow takes, its halo included."""
+    """Return the size of an arrow's label, its halo included."""
     return max(text_width(line, TEXT) for line in lines) + 8, len(lines) * (STEP - 1) + 2
 
 
 def thickness(count: int) -> float:
-    """Thickness of an arrow by the number of times it was taken: 2.5 pixels for once, twice that for
-    sixteen times, with an upper limit."""
+    """Return the thickness of an arrow by the number of times it was taken: 2.5 pixels for once, about double
+    for sixteen times, up to 6.5."""
     return min(1.6 + 0.9 * log2(count + 1), 6.5)
 
 
 def default_route(source: Rect, dest: Rect) -> Route:
-    """The plainest curve between two boxes."""
+    """Return the simplest route between two boxes."""
     if source == dest:
         return {"start": ("right", source.y + 8), "end": ("right", source.y + HEAD + 8), "reach": 44}
     if source.bottom <= dest.y:
@@ -205,7 +203,7 @@ def _place_box(box: Box, rect: Rect, lists: tuple[tuple[tuple[Part, ...], ...], 
 
 
 def _lists(box: Box, most: float) -> tuple[tuple[tuple[Part, ...], ...], ...]:
-    width = max(most - 2 * PAD - _column(box), 0) + 0.1 if most else 0  # what fits exactly, fits
+    width = max(most - 2 * PAD - _column(box), 0) + 0.1 if most else 0  # an exact fit is a fit
     return tuple(list_lines(entry, width) for entry in box.entries)
 
 
@@ -228,7 +226,7 @@ def _arrow(arrow: Arrow, rects: dict[str, Rect], layout: Layout, taken: Sequence
 
 
 def _free(path: Path, width: float, height: float, taken: Sequence[Rect]) -> Point:
-    """The place nearest to the middle of a line where a label of this size covers nothing; otherwise the
+    """Return the position nearest to the middle of a line where a label of this size covers nothing; else the
     middle."""
     middle = path.middle
     places = sorted(path.points(), key=lambda point: dist(point, middle))
@@ -256,6 +254,6 @@ def _column(box: Box) -> float:
 
 
 def _facing(rect: Rect, other: Rect) -> float:
-    """Where the side of ``rect`` is nearest to ``other``, a little to the right for the way back."""
+    """Return where ``rect`` is nearest to ``other``, shifted to leave room for the way back."""
     shift = 14 if rect.y < other.y else -14
     return min(max(other.center[0], rect.x + 30), rect.right - 30) + shift

@@ -1,9 +1,9 @@
 """SCXML (https://www.w3.org/TR/scxml/): a table as a document, and a flat document as a table.
 
 Counters and limits are numbers of the data model, ``count_retries`` and ``limit_retries``; ``row`` is the
-last row, and ``exit`` how the turn ended. Conditions use ``<``, ``>=``, ``&&``, ``||`` only, so that engines
-with a Python data model read them as well. Attributes of the namespace ``fsm`` keep what SCXML has no place
-for: names of rungs, reasons, kinds of counters, wordings of guards. An engine ignores them."""
+last row, and ``exit`` the exit reason. Conditions use only ``<``, ``>=``, ``&&``, ``||``, so engines with a
+Python data model can read them, too. Attributes of the namespace ``fsm`` keep what SCXML cannot express:
+names of rungs, reasons, kinds of counters, wordings of guards. Engines ignore them."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ _NO_XML = re.compile(r"[^\t\n\r\x20-\uD7FF\uE000-\uFFFD\U00010000-\U0010FFFF]")
 
 
 def as_scxml(table: Table, limits: Mapping[str, int] | None = None) -> str:
-    """The document of a table. ``limits``: values by name; by default those of the table, else 1.
+    """Return the document of a table. ``limits``: values by name; by default those of the table, else 1.
 
     A state that runs other tables has the events of their ends, and does not run them. Raises ``ConfigError``
     for a limit that the table does not have."""
@@ -93,7 +93,7 @@ class _Writer:
         yield _attributes(id="exit", expr='""')
 
     def _wordings(self) -> Iterator[str]:
-        """The wordings of comparisons that differ from the usual ones."""
+        """Yield the wordings of comparisons that differ from the default ones."""
         for atom in atoms_of(self.table):
             if atom != left(atom.counter, atom.limit):
                 yield _attributes(counter=atom.counter, limit=atom.limit, yes=atom.yes, no=atom.no)
@@ -147,17 +147,17 @@ def _rename(name: str, identifier: str) -> dict[str, str]:
 
 
 def from_scxml(text: str, origin: str = "SCXML") -> Table:
-    """The table of a document. Each final state of it is an exit reason, and a number that a counter is
-    compared with is a default limit.
+    """Return the table of a document. Each of its final states is an exit reason, and a number that a counter
+    is compared with is a default limit.
 
-    Raises ``ConfigError`` for text that is no SCXML, for a document type, and for a machine that has more
-    than a table, with all of it in one line: nested or parallel states, history, scripts, data, and so on.
+    Raises ``ConfigError`` for invalid SCXML, for a document type, and for features that a table lacks, all
+    listed in one line: nested or parallel states, history, scripts, data, and so on.
     """
     return _Reader(_parse(text, origin), origin).table()
 
 
 class _NoDoctype(ET.TreeBuilder):
-    """Refuses document types: entities are declared in them, and may expand without end."""
+    """Rejects document types: they declare entities, which may expand without end."""
 
     def doctype(self, name: str, pubid: str | None, system: str | None) -> None:
         raise ValueError("a document type is refused")
@@ -187,7 +187,7 @@ def _own(element: ET.Element, name: str, default: str = "") -> str:
 
 @dataclass
 class _Transition:
-    """A transition as it is written; its condition needs the roles of all variables."""
+    """A parsed transition; its condition is resolved once the roles of all variables are known."""
 
     source: str
     event: str
@@ -199,7 +199,7 @@ class _Transition:
 
 
 _TEXTS = {"row", "exit"}
-"""Texts that a document of ``as_scxml`` keeps; no guard reads them."""
+"""Texts in a document of ``as_scxml``; no guard reads them."""
 _LONGEST_CONDITION = 4_000
 _OPERATORS = (
     (re.compile(r"&&"), " and "),
@@ -259,7 +259,7 @@ class _Reader:
             case tag if tag == f"{{{FSM}}}budget":
                 words = Below(*(element.get(name, "") for name in ("counter", "limit", "yes", "no")))
                 self.wordings.setdefault((words.counter, words.limit), words)
-            case tag if not tag.startswith("{"):  # other namespaces are the notes of editors
+            case tag if not tag.startswith("{"):  # other namespaces are annotations of editors
                 self.chart.has_more(f"{tag} {element.get('id', '')}".strip())
 
     def _final(self, element: ET.Element) -> None:
@@ -312,7 +312,7 @@ class _Reader:
             self.chart.has_more(f"{location} = {expression} in {source}")
 
     def _tree(self, text: str | None) -> ast.expr | None:
-        """The syntax tree of a condition, whose words are those of Python; it is never run."""
+        """Parse a condition, after translation to Python's operators; it is never executed."""
         if text is None:
             return None
         words = text
@@ -335,7 +335,7 @@ class _Reader:
         return tree
 
     def _roles(self) -> None:
-        """Find out what each number of the data model is: a counter if something assigns it, else a limit."""
+        """Classify each number of the data model: a counter if something assigns it, else a limit."""
         assigned = {name for one in self.transitions for name in (*one.resets, *one.spends)}
         for name, element in self.data.items():
             counter, limit = _own(element, "counter"), _own(element, "limit")
@@ -401,7 +401,7 @@ class _Reader:
 
 
 def _read_comparison(node: ast.Compare) -> tuple[str, bool, str | int] | None:
-    """A comparison as (variable, is it ``<`` or ``>=``, a variable or number); ``None`` for any other."""
+    """Return a comparison as (variable, is it ``<``, not ``>=``, variable or number); else ``None``."""
     if len(node.ops) != 1:
         return None
     one, sign, other = node.left, type(node.ops[0]), node.comparators[0]

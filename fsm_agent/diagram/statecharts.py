@@ -1,11 +1,11 @@
-"""Tables in the language of another state machine engine: the JSON of XState, and what SCXML needs as well.
+"""Tables in the language of another state machine engine: the JSON of XState, and parts shared with SCXML.
 
-Both know decision lists: of the transitions of a state for an event, they take the first with an open guard.
+Both have decision lists: of the transitions of a state for an event, they take the first with an open guard.
 So a rung becomes a transition, a guard an expression over counters and limits, and a row that resets and
 spends becomes assignments. ``tests/peers/test_statecharts.py`` drives the engines and compares rows.
 
-First what the languages share: names that an engine accepts, limits with a value, and the way from
-transitions back to a table."""
+First the shared parts: names that an engine accepts, limits with a value, and the way from transitions back
+to a table."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ from fsm_agent.fsm.table import Below, Counter, Line, Row, Rung, Table
 LIMIT = 1
 """The value of a limit without a known one."""
 LONGEST = 2_000_000
-"""Characters of a file that is read."""
+"""Maximum characters of an input file."""
 
 
 def identifiers(names: Iterable[str]) -> dict[str, str]:
-    """A distinct identifier of ASCII letters, digits, and ``_`` for each name; a name that is one is kept."""
+    """Map names to distinct identifiers of ASCII letters, digits, and ``_``; keep valid names."""
     names = list(names)
     taken = {name for name in names if re.fullmatch(r"[A-Za-z_]\w*", name, re.ASCII)}
     found = {}
@@ -51,8 +51,8 @@ def _number_names(name: str) -> Iterator[str]:
 
 
 def limits_of(table: Table, limits: Mapping[str, int] | None) -> dict[str, int]:
-    """A value for each limit of the table: of ``limits``, else its default, else 1. Raises ``ConfigError``
-    for a name that is no limit."""
+    """Return a value for each limit of the table: from ``limits``, else its default, else 1. Raises
+    ``ConfigError`` for an unknown limit."""
     flags = {counter.name for counter in table.counters if counter.flag}
     names = dict.fromkeys(atom.limit for atom in atoms_of(table) if atom.limit not in flags)
     given = limits or {}
@@ -63,15 +63,15 @@ def limits_of(table: Table, limits: Mapping[str, int] | None) -> dict[str, int]:
 
 
 def atoms_of(table: Table) -> Iterable[Below]:
-    """Each comparison in the decision lists, once. A row has fewer: those that its rungs before decide are
-    left out of it."""
+    """Return each comparison in the decision lists, once. A row has fewer: those decided by earlier rungs are
+    omitted."""
     rungs = (rung for line in table.lines for rung in line.ladder)
     return dict.fromkeys(atom for rung in rungs for atom in rung.needs.atoms())
 
 
 def steps(table: Table) -> Iterator[tuple[Row, Rung, bool]]:
-    """Each row of the table with its rung, and whether it is one of a macro; states in order, and the rungs
-    of a decision list."""
+    """Yield each row with its rung, and whether it comes from a macro, in the order of states and decision
+    lists."""
     lines = {(line.source, line.event): line for line in table.lines}
     for state in table.states:
         for event in table.events(state):
@@ -83,8 +83,8 @@ def steps(table: Table) -> Iterator[tuple[Row, Rung, bool]]:
 
 @dataclass
 class Chart:
-    """A machine that is read: states and final states in order, rungs by (state, event), and what a table
-    does not have. ``finals`` are exit reasons by final state."""
+    """A parsed machine: states and final states in order, rungs by (state, event), and features that a table
+    lacks. ``finals`` are exit reasons by final state."""
 
     name: str
     origin: str
@@ -98,11 +98,11 @@ class Chart:
     more: dict[str, None] = field(default_factory=dict)
 
     def has_more(self, what: str) -> None:
-        """Note something that a table cannot express."""
+        """Record a feature that a table cannot express."""
         self.more[what] = None
 
     def table(self, initial: str) -> Table:
-        """The table of it. Raises ``ConfigError`` that names all that a table does not have."""
+        """Build the table. Raises ``ConfigError`` that lists all features that a table lacks."""
         if self.more:
             raise ConfigError(f"the machine has what a table does not: {', '.join(self.more)}", self.origin)
         if not self.finals:
@@ -139,13 +139,13 @@ class Chart:
 # ----------------------------------------------------------------------------------------------------
 # XState (https://stately.ai/docs): a table as the JSON of a machine, and a flat machine as a table.
 #
-# JSON holds no functions. So a guard is its words, with the guard as parameters; the actions ``reset``,
+# JSON holds no functions. So a guard is its text, with the guard as parameters; the actions ``reset``,
 # ``spend`` and ``take`` have their counters and their row as parameters; and twenty lines of JavaScript, the
-# same for each table, run them (docs/diagrams.md).
+# same for each table, execute them (docs/diagrams.md).
 
 
 def as_xstate(table: Table, limits: Mapping[str, int] | None = None) -> str:
-    """The JSON of a table. ``limits``: values by name; by default those of the table, else 1.
+    """Return the JSON of a table. ``limits``: values by name; by default those of the table, else 1.
 
     A state that runs other tables has the events of their ends, and does not run them. Raises ``ConfigError``
     for a limit that the table does not have."""
@@ -199,10 +199,10 @@ def _rename(name: str, identifier: str) -> dict[str, Any]:
 
 
 def from_xstate(text: str, origin: str = "XState") -> Table:
-    """The table of a machine in JSON. Each final state of it is an exit reason.
+    """Return the table of a machine in JSON. Each of its final states is an exit reason.
 
-    Raises ``ConfigError`` for text that is no machine, and for one that has more than a table, with all of it
-    in one line: nested or parallel states, history, invoked actors, guards and actions in code, and so on."""
+    Raises ``ConfigError`` for an invalid machine, and for features that a table lacks, all listed in one
+    line: nested or parallel states, history, invoked actors, guards and actions in code, and so on."""
     try:
         if len(text) > LONGEST:
             raise ValueError(f"more than {LONGEST:,} characters")
@@ -303,7 +303,7 @@ class _Reader:
     def _actions(
         self, form: Mapping[str, Any], where: str
     ) -> tuple[tuple[str, ...], tuple[str, ...], str | None]:
-        """What a transition resets, what it spends, and its exit reason."""
+        """Return what a transition resets and spends, and its exit reason."""
         done: dict[str, tuple[str, ...]] = {"reset": (), "spend": ()}
         exits: str | None = None
         actions = form.get("actions") or []

@@ -1,9 +1,9 @@
 """The picture for reviewers and for the debugger: each box is the state's part of the table.
 
-Elements are addressed without drawing again: ``id="state-CallLLM"``, ``id="arrow-CallLLM-BuildMessages"``
-with ``data-rows``, each event line ``data-event`` and ``data-rows``, each rung ``data-rows`` (row ids,
-separated by spaces). A mark of the model is a class of the same name. A nested table has a frame below,
-with ids that begin with its name: ``id="review.state-Draft"``.
+Elements can be addressed without redrawing: ``id="state-CallLLM"``, ``id="arrow-CallLLM-BuildMessages"`` with
+``data-rows``, each event line ``data-event`` and ``data-rows``, each rung ``data-rows`` (row ids, separated
+by spaces). A mark of the model is a class of the same name. A nested table has a frame below, with ids that
+begin with its name: ``id="review.state-Draft"``.
 """
 
 # A diagram has the size of its place. The whole table is unreadable in 830 pixels, so README files show a
@@ -46,8 +46,8 @@ from fsm_agent.support.installation import install_command
 # ----------------------------------------------------------------------------------------------------
 # Colors and style sheet of the SVG: a light theme, and a dark one where the viewer asks for it.
 #
-# All rules are under ``.fsm``, so the picture can be put into a page. A reader of a journal highlights a
-# state, arrow, event or rung by a class on its element (see ``svg``), never by drawing again.
+# All rules are under ``.fsm``, so the picture can be embedded in a page. A reader of a journal highlights a
+# state, arrow, event, or rung with a class on its element (see ``svg``), without redrawing.
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,9 +60,9 @@ class Tone:
 
 @dataclass(frozen=True, slots=True)
 class Theme:
-    """Every color of one theme. States use ``tones`` in turn; ``final`` and ``out`` are the end and the
-    arrows to it; ``good``, ``bad`` and ``warn`` are those of marks, ``shares`` those of rows that are likely,
-    possible, and seldom."""
+    """Every color of one theme. States use ``tones`` in turn; ``final`` and ``out`` color the end and
+    the arrows to it; ``good``, ``bad`` and ``warn`` color marks, ``shares`` the likely, possible, and seldom
+    rows."""
 
     page: str
     box: str
@@ -144,24 +144,24 @@ MARKED = """\
 .fsm .state.added .box, .fsm .state.changed .box, .fsm .state.removed .box { stroke-width: 2.8; }
 .fsm .state.removed .box { stroke-dasharray: 6 4; }
 """
-"""Shapes of what runs did and of what changed; only in pictures that have such marks."""
+"""Styles for marks of runs and changes; only in pictures with such marks."""
 EXPECTED = """\
 .fsm tspan.likely { font-weight: bold; }
 .fsm .arrow.likely .line { stroke-width: 4; }
 .fsm .arrow.possible .line { stroke-width: 2.4; }
 """
-"""The same of what runs are expected to do."""
+"""Styles for marks of expected runs."""
 
 
 def tone_names(states: Sequence[str], final: str) -> Mapping[str, str]:
-    """The class that carries each state's colors."""
+    """Return the CSS class with each state's colors."""
     others = [state for state in dict.fromkeys(states) if state != final]
     return {**{state: f"t{number % len(LIGHT.tones)}" for number, state in enumerate(others)}, final: "final"}
 
 
 def style_sheet(*, marked: bool = False, judged: bool = False, expected: bool = False) -> str:
-    """The CSS of a picture. ``marked``: with the rules for marks, ``expected``: also those of shares;
-    ``judged``: their colors are theirs alone."""
+    """Return the CSS of a picture. ``marked``: include the rules for marks; ``expected``: also those for
+    shares; ``judged``: use colors for marks only."""
     light, dark = (
         _colors(theme) + (_plain(theme) if judged else "") + (_marks(theme, expected) if marked else "")
         for theme in (LIGHT, DARK)
@@ -172,7 +172,7 @@ def style_sheet(*, marked: bool = False, judged: bool = False, expected: bool = 
 
 
 def _plain(theme: Theme) -> str:
-    """Arrows and borders without the colors of their states."""
+    """Return rules for arrows and borders without the colors of their states."""
     return (
         f".fsm .arrow .line, .fsm .state .box {{ stroke: {theme.quiet}; }} .fsm .arrow .head, .fsm .arrow"
         f" .label {{ fill: {theme.ink}; }} .fsm .out.exit {{ fill: {theme.quiet}; }}\n"
@@ -222,11 +222,11 @@ def _colors(theme: Theme) -> str:
 
 ROUND = 7.0
 READABLE = 11.0
-"""Least size in pixels of the text of a picture that is scaled down to a column."""
+"""Minimum text size in pixels of a picture that is scaled down to a column."""
 
 
 def as_svg(diagram: Diagram, layout: Layout | None = None, proof_lines: Sequence[str] = ()) -> str:
-    """The SVG of a diagram. ``proof_lines`` fill the panel "Proved for every setting"; none, no panel."""
+    """Return the SVG of a diagram. Any ``proof_lines`` fill the panel "Proved for every setting"."""
     size, lines = _draw(diagram, layout, proof_lines)
     column = layout.get("column", size[0]) if layout else size[0]
     shown = min(size[0], max(column, ceil(size[0] * READABLE / TEXT)))
@@ -234,8 +234,8 @@ def as_svg(diagram: Diagram, layout: Layout | None = None, proof_lines: Sequence
 
 
 def without_style(svg: str) -> str:
-    """An SVG for a page that has its own styles and may hold several pictures: without style sheet and page
-    color, and with ``data-id`` in place of ids."""
+    """Strip an SVG for a page with its own styles and possibly several pictures: remove style sheet and page
+    color, and replace ids with ``data-id``."""
     svg = re.sub(r"<style>.*?</style>\n?", "", svg, count=1, flags=re.DOTALL)
     svg = re.sub(r'<rect class="page"[^>]*/>\n?', "", svg, count=1)
     return svg.replace('<g id="', '<g data-id="')
@@ -244,7 +244,7 @@ def without_style(svg: str) -> str:
 def _draw(
     diagram: Diagram, layout: Layout | None, proof_lines: Sequence[str] = (), prefix: str = ""
 ) -> tuple[tuple[float, float], list[str]]:
-    """The contents of a picture, and its size."""
+    """Return the size of a picture, and its contents."""
     scene = scene_of(diagram, layout or automatic(diagram), proof_lines)
     tones = tone_names([*diagram.table.states, *diagram.states], diagram.table.final)
     drawn = {row for arrow in diagram.arrows if arrow.way_out for row in arrow.rows}
@@ -256,7 +256,7 @@ def _draw(
     lines = [line.replace('<g id="', f'<g id="{prefix}') for line in lines]
     width, height = scene.size
     for one in diagram.nested:
-        layout = None if one.caption else one.table.layout  # what turns did needs more room
+        layout = None if one.caption else one.table.layout  # counts need more space
         size, inside = _draw(one, layout, prefix=f"{one.table.name}.")
         frame = Rect(PAD, PAD, size[0] + 2 * PAD, size[1] + HEAD + PAD)
         name, place = quoteattr(one.table.name), f"translate(0,{number(height)})"
@@ -348,7 +348,7 @@ def _arrow(placed: PlacedArrow, tones: Mapping[str, str], diagram: Diagram) -> I
 
 
 def _label(placed: PlacedArrow) -> Iterator[str]:
-    """The lines of a label, each name with its mark."""
+    """Return the lines of a label, each name with its mark."""
     marks = iter(placed.arrow.marks or [""] * len(placed.arrow.labels))
     for line in placed.lines:
         names = [(escape(name), mark) for name, mark in zip(line, marks)]  # noqa: B905 - the marks continue with the next line
@@ -368,13 +368,13 @@ def _panel(panel: Panel) -> Iterator[str]:
 
 
 def _reasons(entry: StateEntry, diagram: Diagram) -> str:
-    """What a pointer over an event shows: why it is there, and each row with its guard."""
+    """Return the tooltip of an event: its reason, and each row with its guard."""
     rows = (row for row in diagram.table.rows if row.id in entry.rows)
     return "\n".join([entry.why, *(f"{row.id}: {row.rung} if {row.guard.label}" for row in rows)])
 
 
 def _strip(rect: Rect, has_lines: bool) -> str:
-    """The colored head of a box, inside its border."""
+    """Return the path of a box's colored header, inside its border."""
     x, y, right, low = rect.x + 0.6, rect.y + 0.6, rect.right - 0.6, rect.y + HEAD
     r = ROUND - 0.6
     foot = f"V{number(low)} H{number(x)}"
@@ -409,11 +409,11 @@ def _ids(rows: Iterable[str]) -> str:
 
 
 # ----------------------------------------------------------------------------------------------------
-# A picture as PNG, for places that take no SVG: slides, chats, issue trackers. Needs the extra ``png``.
+# A picture as PNG, for slides, chats, and issue trackers without SVG support. Needs the extra ``png``.
 
 
 ZOOM = 2.0
-"""Pixels of the PNG for each of the SVG: sharp on screens of high density."""
+"""PNG pixels per SVG pixel: sharp on high-density screens."""
 FONTS = "DejaVu Sans, Verdana, Arial"
 _TEXT = (
     '<svg xmlns="http://www.w3.org/2000/svg" width="9" height="9">'
@@ -423,9 +423,8 @@ _DARK = re.compile(r"@media \(prefers-color-scheme: dark\) \{\n(.*?)\n\}\n</styl
 
 
 def as_png(svg: str, *, dark: bool = False) -> bytes:
-    """The PNG of an SVG that this package has written, two pixels for each of its pixels; ``dark``: in its
-    dark theme. Raises ``ConfigError`` when the extra or any font of the system is missing, or when the
-    picture cannot be drawn."""
+    """Convert an SVG of this package to PNG, two pixels for each of its pixels; ``dark``: in its dark theme.
+    Raises ``ConfigError`` if the extra or a system font is missing, or if the picture cannot be drawn."""
     try:
         engine = import_module("resvg_py")
     except ImportError:

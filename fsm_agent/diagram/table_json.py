@@ -1,10 +1,9 @@
-"""A table as plain JSON values, complete: ``table_from`` makes the same table of them.
+"""A table as complete plain JSON values; ``table_from`` is the inverse.
 
-This file knows tables by the names of their attributes alone and needs nothing but the standard library,
-because it also runs as a program of its own, in a process where the code of another version is loaded (see
-``versions.load``)::
+``describe`` accesses tables only by the names of their attributes, because this file also runs as a program
+in a separate process that loads the code of another version (see ``versions``)::
 
-    python -I -B describe.py ROOT[:ROOT] module:attribute    # or path.py:attribute; or without :attribute
+    python -I -B table_json.py ROOT[:ROOT] module:attribute    # or path.py:attribute; or without :attribute
 
 It prints ``{"table": …, "limits": … or null}``, or one line on standard error and exit code 1.
 """
@@ -39,13 +38,13 @@ HOMES = (
     ("fsm_agent_states.turn", "fsm_agent.settings", "fsm_agent.conversation.effects"),
     ("states.turn", "fsm_agent.settings", "fsm_agent.requests"),
 )
-"""Where the limits of the turn, the settings and the runtime stood in versions whose table does not know its
+"""Modules of the turn's limits, the settings, and the runtime in versions whose table does not know its
 default limits."""
 
 
 def describe(table: Any) -> dict[str, Any]:
-    """``name, states, final, counters, resets, lines, macros, rows``, and ``properties`` and ``inner`` where
-    there are some."""
+    """Return ``name, states, final, counters, resets, lines, macros, rows``, and, if there are any,
+    ``properties`` and ``inner``."""
     claimed = [property_form(one) for one in getattr(table, "properties", ())]
     inner = {
         state: {"tables": [describe(one) for one in runs.tables], "most": runs.most}
@@ -66,14 +65,14 @@ def describe(table: Any) -> dict[str, Any]:
 
 
 def property_form(claimed: Any) -> dict[str, Any]:
-    """A property: its ``kind``, and its fields by name."""
+    """Encode a property: its ``kind``, and its fields by name."""
     form = {name: getattr(claimed, name) for name in claimed.__dataclass_fields__}
     moves = {name: moves_form(value) for name, value in form.items() if hasattr(value, "has")}
     return {"kind": type(claimed).__name__, **form, **moves}
 
 
 def moves_form(moves: Any) -> dict[str, Any]:
-    """Moves as a tree. Raises ``TypeError`` for anything that is not of the language."""
+    """Encode moves as a tree. Raises ``TypeError`` for an unknown kind."""
     kind = type(moves).__name__
     if kind == "NamedMoves":
         return {"field": moves.field, "names": list(moves.names)}
@@ -87,7 +86,7 @@ def moves_form(moves: Any) -> dict[str, Any]:
 
 
 def line_form(line: Any) -> dict[str, Any]:
-    """A line with its ladder of rungs."""
+    """Encode a line with its ladder of rungs."""
     ladder = [rung_form(rung) for rung in line.ladder]
     return {
         "state": line.source,
@@ -99,7 +98,7 @@ def line_form(line: Any) -> dict[str, Any]:
 
 
 def rung_form(rung: Any) -> dict[str, Any]:
-    """A rung; what is empty is left out."""
+    """Encode a rung without its empty fields."""
     form = {
         "rung": rung.name,
         "to": rung.to,
@@ -112,7 +111,7 @@ def rung_form(rung: Any) -> dict[str, Any]:
 
 
 def row_form(row: Any) -> dict[str, Any]:
-    """A plain row; its guard in words."""
+    """Encode a plain row, with its guard in words."""
     return {
         "id": row.id,
         "source": row.source,
@@ -128,8 +127,8 @@ def row_form(row: Any) -> dict[str, Any]:
 
 
 def guard_form(guard: Any) -> dict[str, Any] | None:
-    """A guard as a tree; ``None`` for one that always holds. Raises ``TypeError`` for anything that is not of
-    the language."""
+    """Encode a guard as a tree; ``None`` for one that always holds. Raises ``TypeError`` for an unknown
+    kind."""
     kind = type(guard).__name__
     if kind == "Below":
         return {"left": guard.counter, "limit": guard.limit, "yes": guard.yes, "no": guard.no}
@@ -142,8 +141,8 @@ def guard_form(guard: Any) -> dict[str, Any] | None:
 
 
 def load(roots: list[str], target: str) -> Any:
-    """The table that ``target`` names, from the code below ``roots`` and from nowhere else. What that code
-    imports may also be what is installed here."""
+    """Load the table named ``target``, only from the code below ``roots``. Imports of that code may also
+    resolve to packages installed here."""
     sys.path[:0] = roots
     sys.path.append(str(Path(__file__).resolve().parents[2]))
     name, _, attribute = (target, "", "") if target.endswith(".py") else target.rpartition(":")
@@ -167,9 +166,8 @@ def load(roots: list[str], target: str) -> Any:
 
 
 def default_limits(table: Any) -> dict[str, int] | None:
-    """The limits that the table says its figures are for; of older versions, in which no table says so, those
-    of the turn with default settings, two fallbacks and two keys that can be renewed. ``None`` where that
-    cannot be known."""
+    """Return the limits that the table's figures are for. In older versions, whose tables do not define them,
+    use those of the turn with default settings, two fallbacks and two renewable keys. ``None`` if unknown."""
     if getattr(table, "default_limits", None):
         return dict(table.default_limits())
     for turn, settings, effects in HOMES:
@@ -179,7 +177,7 @@ def default_limits(table: Any) -> dict[str, int] | None:
             )
             defaults = importlib.import_module(
                 settings
-            ).Settings.model_construct()  # whatever the environment says
+            ).Settings.model_construct()  # regardless of the environment
             limits: Mapping[str, int] = importlib.import_module(turn).limits_of(defaults, runtime)
         except Exception:  # noqa: S112 - another version has them elsewhere; without any, bounds are formulas without figures
             continue
@@ -188,7 +186,7 @@ def default_limits(table: Any) -> dict[str, int] | None:
 
 
 def _from_file(path: str) -> Any:
-    """A module of a file: as part of its package where it is in one, so that its relative imports work."""
+    """Import a module from a file, as part of any package, so that its relative imports work."""
     file = Path(path).resolve()
     parts = [file.stem]
     folder = file.parent
@@ -208,13 +206,13 @@ def _from_file(path: str) -> Any:
 
 
 def main(arguments: list[str]) -> int:
-    """Print the table; whatever the loaded code prints goes to standard error."""
+    """Print the table; any output of the loaded code goes to standard error."""
     roots, target, wants_limits = arguments[0].split(os.pathsep), arguments[1], "--limits" in arguments
     answer, sys.stdout = sys.stdout, sys.stderr
     try:
         table = load(roots, target)
         value = {"table": describe(table), "limits": default_limits(table) if wants_limits else None}
-    except BaseException as error:  # the code that is loaded may raise anything, SystemExit included
+    except BaseException as error:  # loaded code may raise anything, SystemExit included
         reason = " ".join(str(error).split())
         print(f"\n{type(error).__name__}{': ' if reason else ''}{reason}", file=sys.stderr)
         return 1
@@ -227,14 +225,14 @@ if __name__ == "__main__":
 
 
 # ----------------------------------------------------------------------------------------------------
-# The table as JSON for other programs; one line, rung or row to a line of text, so that a diff of two files
-# reads.
+# The table as JSON for other programs, with one line, rung, or row per line of text, so that diffs are
+# readable.
 
 
 def as_json(diagram: Diagram) -> str:
-    """``name, digest, initial, final, states, counters, resets, lines, macros, arrows, rows``, in table
-    order, and ``properties`` and ``inner`` where there are some; complete, so that ``table_from`` makes the
-    same table of it. A counter's ``limits`` are the names that its guards compare it with."""
+    """Return JSON of ``name, digest, initial, final, states, counters, resets, lines, macros, arrows, rows``,
+    in table order, and any ``properties`` and ``inner``; complete, so ``table_from`` is the inverse. A
+    counter's ``limits`` are the names that its guards compare it with."""
     table = diagram.table
     form = describe(table)
     limits = {
@@ -278,11 +276,11 @@ def _many(values: Iterable[object]) -> str:
 
 
 # ----------------------------------------------------------------------------------------------------
-# A table from the JSON values that ``describe`` makes of one.
+# A table from the JSON values of ``describe``.
 
 
 def table_from(value: Any, origin: str) -> Table:
-    """The table that a description describes. ``origin`` names it in messages. Raises ``ConfigError``."""
+    """Build the table from a description. ``origin`` names it in messages. Raises ``ConfigError``."""
     try:
         return Table(
             name=value["name"],
@@ -308,7 +306,7 @@ def table_from(value: Any, origin: str) -> Table:
 
 
 def expands_alike(table: Table, value: Mapping[str, Any]) -> bool:
-    """Its own engine made the same rows of its lines as this one does."""
+    """Return whether this engine expands the lines to the same rows as the table's own engine."""
     ours = [row_form(row) for row in table.rows]
     return bool(ours == value.get("rows"))
 
@@ -361,7 +359,7 @@ def _moves(value: Mapping[str, Any]) -> Moves:
 
 
 def guard_from(value: Mapping[str, Any] | None) -> Guard:
-    """The guard of a tree that ``guard_form`` made. Raises ``ValueError``."""
+    """Decode a guard from ``guard_form``. Raises ``ValueError``."""
     match value:
         case None:
             return all_of(())

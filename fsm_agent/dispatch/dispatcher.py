@@ -1,4 +1,4 @@
-"""The port of dispatchers: how queued turns reach workers, and what a dispatcher tells a running turn."""
+"""The dispatcher port: how queued turns reach workers, and what a dispatcher signals to a running turn."""
 
 from __future__ import annotations
 
@@ -23,9 +23,8 @@ from fsm_agent.telemetry import current_traceparent
 
 
 class Order(NamedTuple):
-    """A turn that is to be run: all that a dispatcher carries, less than 300 bytes. ``session``: the first
-    one of its conversation, whose turns run one after the other; ``digest`` of the table that moves the
-    turn."""
+    """Reference to a turn to run: all that a dispatcher carries, less than 300 bytes. ``session``: the first
+    session of its conversation, whose turns run one after the other; ``digest`` of the turn's table."""
 
     session: str
     turn: str
@@ -34,9 +33,9 @@ class Order(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class TurnLink:
-    """What a dispatcher signals to a running turn. ``cancelled``: a person wants it to end, with its end in
+    """Signals from a dispatcher to a running turn. ``cancelled``: a person wants it to end, with its end in
     the journal. ``leaving``: this process shuts down, so the turn stops after its next move and another
-    process continues it. ``lost``: another process has it; nothing more is written."""
+    process continues it. ``lost``: another process has the turn; nothing more is written."""
 
     cancelled: asyncio.Event = field(default_factory=asyncio.Event)
     leaving: asyncio.Event = field(default_factory=asyncio.Event)
@@ -44,33 +43,33 @@ class TurnLink:
 
 
 class HandOver(FsmAgentError):
-    """The turn has made a whole move and is released: any worker may continue it at once."""
+    """The turn has completed a move and is released: any worker may continue it at once."""
 
 
 RunTurn = Callable[[Order, "int | None", TurnLink], Awaitable[str]]
-"""Runs a turn to its end and returns how that came about. The number is the rank of the attempt: the higher
-one has the turn. ``None`` where an owner that lives keeps it."""
+"""Runs a turn to its end and returns the exit reason or another result of the attempt. The number is the rank
+of the attempt: the higher one gets the turn. With ``None``, a live owner keeps it."""
 
 
 class Dispatcher(Protocol):
-    """Hands out turns: of one session one after the other, in the order in which they were submitted."""
+    """Assigns turns to workers: per session one after the other, in the order of submission."""
 
     async def submit(self, order: Order) -> None:
-        """Have the turn run; its row is in the store. Again for one that waits or runs changes nothing.
-        Raises ``ConfigError`` when the dispatcher cannot be reached."""
+        """Request that a stored turn be run. Submitting a waiting or running turn again has no effect. Raises
+        ``ConfigError`` if the dispatcher cannot be reached."""
         ...
 
     async def cancel(self, order: Order) -> None:
-        """Take back a turn that waits, and stop one that runs."""
+        """Remove a waiting turn, or stop a running one."""
         ...
 
     async def waiting(self, session: str) -> list[Order]:
-        """Return the session's turns that run or wait, oldest first."""
+        """Return the session's running and waiting turns, oldest first."""
         ...
 
     async def about(self) -> str:
-        """Return in a line what hands turns out, and which workers there are. Raises ``ConfigError`` when it
-        cannot be reached."""
+        """Describe the dispatcher and its workers in one line. Raises ``ConfigError`` if it cannot be
+        reached."""
         ...
 
     async def serve(self, run: RunTurn, slots: int, stop: asyncio.Event) -> None:
@@ -84,16 +83,16 @@ class Dispatcher(Protocol):
 
 
 # ----------------------------------------------------------------------------------------------------
-# The dispatcher of one process: a line for each session, and slots that all sessions share.
+# The dispatcher within one process: a queue per session, and slots shared by all sessions.
 
 
 log = logging.getLogger(__name__)
 RETRIES = (0.2, 0.5, 1.0, 2.0, 5.0)
-"""Seconds before a turn that could not be run is tried again; the last one from then on."""
+"""Backoff in seconds after a turn could not be run; the last value repeats."""
 
 
 class InProcess:
-    """To be used in one event loop. What waits here is in the store as well: another process finds it
+    """Dispatcher for use in one event loop. Waiting turns are in the store, too: other processes find them
     there."""
 
     def __init__(self) -> None:
@@ -143,7 +142,7 @@ class InProcess:
         del at_work[session]
         if not self._lines.get(session):
             self._lines.pop(session, None)
-        self._submitted.set()  # something may have come while the last one ended
+        self._submitted.set()  # a turn may have been submitted while the last one ended
 
     async def _run_line(
         self, session: str, line: deque[Order], run: RunTurn, free: asyncio.Semaphore, stop: asyncio.Event
@@ -175,12 +174,12 @@ class InProcess:
                 await _pause(RETRIES[min(failures, len(RETRIES)) - 1], stop)
 
     def drop(self) -> None:
-        """Stop the turns that run where they are, in the middle of a move."""
+        """Stop the running turns immediately, in the middle of a move."""
         for link in self._links.values():
             link.lost.set()
 
     async def aclose(self) -> None:
-        """Nothing is open."""
+        """Do nothing: no connections are open."""
 
 
 async def _pause(seconds: float, stop: asyncio.Event) -> None:
@@ -190,16 +189,16 @@ async def _pause(seconds: float, stop: asyncio.Event) -> None:
 
 
 # ----------------------------------------------------------------------------------------------------
-# Queueing a message for the workers, and what its sender may do with the turn until it has ended.
+# Queueing a message for the workers, and controlling its turn until it ends.
 
 
 DIGEST = TURN.digest
-"""Which table moves the turns that are queued here; a worker with another one leaves them alone."""
+"""Table of the turns queued here; workers with another table ignore them."""
 
 
 def dispatcher_of(settings: DispatchSettings) -> Dispatcher:
-    """The dispatcher that the settings name; nothing is connected yet. Raises ``ConfigError`` when the extra
-    is not installed."""
+    """Return the configured dispatcher, not yet connected. Raises ``ConfigError`` if its extra is not
+    installed."""
     if settings.temporal is None:
         return InProcess()
     try:
@@ -227,9 +226,9 @@ async def submit(
 ) -> Order:
     """Queue a message: store it first, then notify the dispatcher. ``session_id``: the session that it
     continues, by default a new one. ``turn_id``: a message submitted again under the same id is queued once.
-    ``attended``: no other process is offered the turn.
-    ``more``: other arguments of ``Agent.start``, as JSON values. Raises ``ConfigError`` when the dispatcher
-    cannot be reached; the message is queued all the same, and a worker finds it."""
+    ``attended``: do not offer the turn to other processes. ``more``: other arguments of ``Agent.start``, as
+    JSON values. Raises ``ConfigError`` if the dispatcher cannot be reached; the message is still queued, and
+    a worker finds it."""
     session = f"s-{uuid.uuid4().hex[:12]}" if session_id is None else first_session(store, session_id)
     order = Order(session, turn_id or f"{session}-{uuid.uuid4().hex[:8]}", DIGEST)
     request = {"user_message": user_message, **more}
@@ -241,7 +240,7 @@ async def submit(
 
 
 async def cancel(store: Store, dispatcher: Dispatcher, turn_id: str) -> None:
-    """Take back a turn that waits, or interrupt it where it runs. Raises ``ConfigError`` for one that was not
+    """Withdraw a waiting turn, or interrupt a running one. Raises ``ConfigError`` for one that was not
     queued."""
     queued = must_be(store, turn_id)
     await withdraw(store, turn_id)
@@ -251,7 +250,7 @@ async def cancel(store: Store, dispatcher: Dispatcher, turn_id: str) -> None:
 
 
 async def control(store: Store, turn_id: str, command: str, body: dict[str, Any]) -> None:
-    """Leave a command for the process that runs the turn: ``interrupt`` (message), ``steer`` (text)."""
+    """Send a command to the process that runs the turn: ``interrupt`` (message), ``steer`` (text)."""
     values = (turn_id, command, dumps(body), time.time())
     await store.written(
         lambda c: (

@@ -1,10 +1,10 @@
-"""A turn as its senders see it: the events of one that this process runs, kept for a while; of others, what
-the journal gets while they run. A client that drops and comes back gets the rest, and every event once.
+"""The events of a turn for its clients: live ones from this process, kept for a while; for other turns, what
+the journal records. A client that reconnects gets the missing events, each exactly once.
 
-Each event has an id, which a client that drops names when it comes back. ``<seq>.<n>`` is a place that the
-journal has: ``n`` exchanges of the visit after ``seq`` moves are complete. ``<seq>.<n>-<attempt>.<m>`` is the
-``m``-th event behind it. Attempt 0 is the journal itself, which tells everybody the same events; others are
-live events of one process, such as a piece of text, which end with that process."""
+Each event has an id, which a reconnecting client sends. ``<seq>.<n>`` is a position in the journal: ``n``
+exchanges of the visit after ``seq`` moves are complete. ``<seq>.<n>-<attempt>.<m>`` is the ``m``-th event
+after it. Attempt 0 is the journal itself, whose events are the same for everyone; others are live events of
+one process, such as a piece of text, which are lost with that process."""
 
 from __future__ import annotations
 
@@ -47,13 +47,13 @@ from fsm_agent.sessions.store.pending import PendingItems
 from fsm_agent.sessions.store.queued import QueuedTurn, found
 
 LOOK = 0.1
-"""Seconds between two looks."""
+"""Seconds between polls."""
 PATIENT = 3.0
 _PLACE = re.compile(r"([0-9]{1,9})\.([0-9]{1,9})(?:-([0-9]{1,12})\.([0-9]{1,12}))?")
 
 
 class Place(NamedTuple):
-    """Where an event is in its turn; see the module."""
+    """Position of an event in its turn; see the module's docstring."""
 
     seq: int = 0
     ordinal: int = 0
@@ -62,7 +62,7 @@ class Place(NamedTuple):
 
     @classmethod
     def read(cls, text: str) -> Self:
-        """Read what ``str`` writes; the beginning for an empty text. Raises ``ConfigError``."""
+        """Parse the output of ``str``; empty text is the beginning. Raises ``ConfigError``."""
         if not text:
             return cls()
         if (found := _PLACE.fullmatch(text)) is None:
@@ -74,12 +74,12 @@ class Place(NamedTuple):
 
     @property
     def recorded(self) -> Place:
-        """The place in the journal that this one is behind."""
+        """The journal position that this one follows."""
         return Place(self.seq, self.ordinal)
 
 
 class ServedEvent(NamedTuple):
-    """What happens in a turn, with its ``id`` and the ``turn``; ``took``: seconds, where they are known."""
+    """An event of a turn, with its ``id`` and the ``turn``; ``took``: seconds, if known."""
 
     id: str
     turn: str
@@ -90,21 +90,21 @@ class ServedEvent(NamedTuple):
 def event_at(
     place: Place, turn: str, values: EventValues, at: float, took: float | None = None
 ) -> ServedEvent:
-    """Return an event at a place."""
+    """Build an event at a position."""
     return ServedEvent(str(place), turn, Event(NAMES.get(type(values), VOIDED), values, at, turn), took)
 
 
 def void(place: Place, turn: str) -> ServedEvent:
-    """Say that everything behind a place of the journal is void: its process has ended, and what
-    the journal gets is sent again."""
+    """Build the event that voids everything after a position in the journal: its process has ended, and the
+    journal's events are sent again."""
     return event_at(place, turn, Voided(str(place)), time.time())
 
 
 def recorded_events(
     turns: Turns, info: TurnInfo, after: Place, until: Place | None = None
 ) -> Iterator[ServedEvent]:
-    """Yield what the journal has of a turn behind ``after``, up to ``until``, in order; of a fork, from where
-    it begins. What a parallel call returned waits for the calls before it."""
+    """Yield the events of a turn that the journal has after ``after``, up to ``until``, in order; for a fork,
+    from its start. The result of a parallel call waits for the calls before it."""
     after = max(after, Place(info.forked_at or 0))
     for seq in range(after.seq, info.seq + 1):
         ordinal, place, number = -1, 0, 0
@@ -153,12 +153,12 @@ def _tell_effect(effect: Effect, reply: Mapping[str, Any]) -> Iterator[EventValu
 
 
 class Listener(Protocol):
-    """Receives what happens in a turn."""
+    """Receives the events of a turn."""
 
     def transition(
         self, turn_id: str, source: str, event: str, dest: str, *, took: float | None = None
     ) -> None:
-        """Hear of a move, and the seconds that the state took."""
+        """Handle a move; ``took``: the seconds that the state took."""
         ...
 
     def tool_complete(
@@ -171,17 +171,17 @@ class Listener(Protocol):
         *,
         took: float | None = None,
     ) -> None:
-        """Hear how a call of a tool ended, and the seconds that it took."""
+        """Handle the end of a tool call; ``took``: its seconds."""
         ...
 
     def status(self, line: str) -> None:
-        """Hear a line about the turn."""
+        """Handle a status line about the turn."""
         ...
 
 
 @dataclass(slots=True)
 class Silent:
-    """Hears of nothing."""
+    """Ignores all events."""
 
     def transition(self, *what: Any, **more: Any) -> None:
         """Ignore a move."""
@@ -194,7 +194,7 @@ class Silent:
 
 
 def still_queued(store: Store, turn_id: str) -> QueuedTurn:
-    """Return the row of a turn that has not begun. Raises ``ConfigError`` for one that never will."""
+    """Return the row of a turn that has not begun. Raises ``ConfigError`` if it never will."""
     queued = found(store, turn_id)
     if queued is None or (queued.withdrawn is not None and not queued.problem):
         raise ConfigError("the turn was taken back before it began", turn_id)
@@ -204,7 +204,7 @@ def still_queued(store: Store, turn_id: str) -> QueuedTurn:
 
 
 class Follower:
-    """Follows queued turns of a store. ``patient``: seconds after which it is said that no worker has taken a
+    """Follows queued turns of a store. ``patient``: seconds after which it reports that no worker has taken a
     turn yet."""
 
     def __init__(self, store: Store, listener: Listener | None = None, patient: float = PATIENT) -> None:
@@ -212,9 +212,9 @@ class Follower:
         self._turns = Turns(store.database)
 
     async def follow(self, turn_id: str) -> TurnResult:
-        """Tell what happens to a turn until it has ended, and to those that it hands the conversation over
-        to; the result. Raises ``TurnSuspended`` when it waits for an answer, ``ConfigError`` when it was
-        taken back or cannot begin."""
+        """Report the events of a turn, and of those that it hands the conversation over to, until the end;
+        return the result. Raises ``TurnSuspended`` if it waits for an answer, ``ConfigError`` if it was
+        withdrawn or cannot begin."""
         await self.wait_for_start(turn_id)
         while True:
             async for one in self.events(turn_id, Place()):
@@ -227,7 +227,7 @@ class Follower:
                 await asyncio.sleep(LOOK)
 
     async def wait_for_start(self, turn_id: str) -> None:
-        """Wait until a queued turn has begun. Raises ``ConfigError`` for one that never will."""
+        """Wait until a queued turn has begun. Raises ``ConfigError`` if it never will."""
         waited, problem = 0.0, ""
         while not self._exists(turn_id):
             queued = still_queued(self._store, turn_id)
@@ -240,7 +240,7 @@ class Follower:
             await asyncio.sleep(LOOK)
 
     async def events(self, turn_id: str, after: Place) -> AsyncIterator[ServedEvent]:
-        """Yield what the journal gets of a turn behind ``after``, until it has ended. Raises
+        """Yield the events that the journal records for a turn after ``after``, until it has ended. Raises
         ``TurnSuspended``."""
         while True:
             info = self._turns.info(turn_id)
@@ -253,8 +253,8 @@ class Follower:
             await asyncio.sleep(LOOK)
 
     def refuse_if_suspended(self, info: TurnInfo) -> None:
-        """Raise ``TurnSuspended`` when no process runs the turn, and something has no answer. One that was
-        interrupted is resumed for that."""
+        """Raise ``TurnSuspended`` if no process runs the turn and a question is unanswered. Not for a
+        withdrawn turn, which is resumed to end."""
         if info.owner is not None or self._is_withdrawn(info.id):
             return
         waits = PendingItems(lambda: self._store.database, self._store.now).of_turn(info.id)
@@ -277,8 +277,8 @@ class Follower:
 
 
 def read_result(turns: Turns, info: TurnInfo) -> TurnResult:
-    """Return the result of a turn that has ended, as its process returned it; without a value for an answer
-    of a type. Raises ``ConfigError`` for a turn that was given up, which has none."""
+    """Return the result of an ended turn, as its process returned it, but without the parsed value of a typed
+    answer. Raises ``ConfigError`` for an abandoned turn, which has none."""
     if (said := turns.result(info.id)) is None:
         raise ConfigError("the turn has no result", info.id, f"it ended with {info.exit}")
     steps = turns.steps(info.id)
@@ -288,19 +288,19 @@ def read_result(turns: Turns, info: TurnInfo) -> TurnResult:
     return TurnResult.model_validate(whole)
 
 
-# Turns that this process runs. A turn never waits for a client: each reads what is kept at its own pace. What
-# was dropped from here, and what was before this process, is read from the journal.
+# Turns that this process runs. A turn never waits for a client: each client reads the buffer at its own pace.
+# Events that were dropped from it, or that precede this process, are read from the journal.
 
 
 MOST = 20_000
-"""Events of one turn that are kept."""
+"""Maximum number of events kept of one turn."""
 KEPT, KEPT_SECONDS = 200, 300.0
-"""Turns that do not run any more, and are kept; and for how long."""
+"""Maximum number of stopped turns that are kept, and for how many seconds."""
 
 
 class Kept(NamedTuple):
-    """An event that is kept, and its ``number`` among all of the turn. One that joins several has the number
-    of the last, and ``first`` is that of the first."""
+    """A kept event, and its ``number`` within the turn. If it joins several events, ``number`` is the last
+    one's and ``first`` the first one's."""
 
     first: int
     number: int
@@ -309,8 +309,8 @@ class Kept(NamedTuple):
 
 
 class LiveTurn:
-    """One turn that runs here, or ran here not long ago. ``begin``: the place in the journal behind which its
-    events are here. ``how`` it stopped, ``None`` while it runs. ``result`` of one that has ended. ``signals``
+    """A turn that runs here, or ran here recently. ``begin``: the position in the journal after which its
+    events are kept here. ``how`` it stopped, ``None`` while it runs. ``result`` of an ended turn. ``signals``
     steer and interrupt a running one."""
 
     def __init__(self, gate: PausePoint, begin: Place) -> None:
@@ -319,7 +319,7 @@ class LiveTurn:
         self.how: Literal["ended", "suspended", "left"] | None = None
         self.result: Any = None
         self._events: list[Kept] = []
-        self._dropped = self._count = 0  # numbers of the last event that was dropped, and of the last of all
+        self._dropped = self._count = 0  # numbers of the last dropped event, and of the last event
         self._place, self._attempt, self._within = begin, secrets.randbelow(2**31) + 1, 0
         self._completed: set[str] = set()
         self._lock = threading.Lock()
@@ -332,7 +332,7 @@ class LiveTurn:
         ]
 
     def number_behind(self, after: Place) -> int | None:
-        """Return the number of an event, if it is here."""
+        """Return the number of the event at a position, or ``None`` if it is not kept here."""
         with self._lock:
             if after == self.begin:
                 return self._dropped
@@ -342,13 +342,13 @@ class LiveTurn:
         return None
 
     def number_before(self, place: Place) -> int:
-        """Return the number of the last event before a place of the journal."""
+        """Return the number of the last event before a position in the journal."""
         with self._lock:
             return next((one.first - 1 for one in self._events if one.place >= place), self._count)
 
     def read(self, number: int) -> tuple[list[ServedEvent], int] | None:
-        """Return the events behind a number, and the number of the last; ``None`` when some were dropped, or
-        joined with events before."""
+        """Return the events after a number, and the number of the last; ``None`` if some were dropped, or
+        joined with earlier ones."""
         with self._lock:
             fresh = self._events[bisect_right(self._events, number, key=attrgetter("number")) :]
             if number < self._dropped or (fresh and fresh[0].first <= number):
@@ -356,7 +356,7 @@ class LiveTurn:
             return [one.event for one in fresh], self._count
 
     async def wait_for_event(self, number: int) -> None:
-        """Return when there is an event behind this number, or the turn has stopped."""
+        """Wait until there is an event after this number, or the turn has stopped."""
         with self._lock:
             if number < self._count or self.how is not None:
                 return
@@ -365,7 +365,7 @@ class LiveTurn:
         await arrived.wait()
 
     async def wait_for_stop(self) -> None:
-        """Return when the turn has stopped."""
+        """Wait until the turn has stopped."""
         while self.how is None:
             await self.wait_for_event(2**62)
 
@@ -387,7 +387,7 @@ class LiveTurn:
             self._wake()
 
     def _drop(self) -> None:
-        """Drop the older half, up to a place that the journal has; pieces of one text become one piece."""
+        """Drop the older half, up to a journal position; without one, join consecutive pieces of text."""
         half = self._events[MOST // 2].place.recorded
         number = next(n for n, one in enumerate(self._events) if one.place.recorded == half)
         if number:
@@ -397,8 +397,8 @@ class LiveTurn:
             self._events[: MOST // 2] = _join(self._events[: MOST // 2])
 
     def _end_exchange(self, exchange: Exchange) -> None:
-        """Continue behind an exchange. Calls whose outcome was known, such as those of a process that ended,
-        were not run here, and are published now."""
+        """Advance past an exchange. Calls with an outcome known beforehand, such as those of a dead process,
+        did not run here and are published now."""
         told = Place(exchange.seq, exchange.ordinal) < self.begin
         replies = exchange.reply if isinstance(exchange.request, list) else [exchange.reply]
         for request, reply in zip(exchange.requests, replies, strict=True):
@@ -413,7 +413,7 @@ class LiveTurn:
             self._completed.clear()
 
     def _stop(self, stopped: Stopped) -> None:
-        leave, self._leave = self._leave, []  # nothing of the turn is kept by its stream
+        leave, self._leave = self._leave, []  # free the stream's references to this turn
         for each in leave:
             each()
         with self._lock:
@@ -424,14 +424,14 @@ class LiveTurn:
         waiting, self._waiting = self._waiting, []
         here = asyncio._get_running_loop() if waiting else None
         for loop, arrived in waiting:
-            if loop is here:  # mostly: waking a loop from outside is a system call
+            if loop is here:  # the usual case: waking a loop from outside is a system call
                 arrived.set()
             elif not loop.is_closed():
                 loop.call_soon_threadsafe(arrived.set)
 
 
 def _join(events: list[Kept]) -> list[Kept]:
-    """Join pieces of text that follow each other, under the id of the last one."""
+    """Join consecutive pieces of text, under the id of the last one."""
     joined: list[Kept] = []
     for one in events:
         values = one.event.event.values
@@ -454,8 +454,8 @@ def _join(events: list[Kept]) -> list[Kept]:
 
 
 class LiveTurns:
-    """The turns of one service that run in this process. ``recorded`` says how many exchanges of a visit the
-    journal has whole."""
+    """The turns of one service that run in this process. ``recorded`` returns the number of exchanges of a
+    visit that are complete in the journal."""
 
     def __init__(self, recorded: Callable[[str, int], int]) -> None:
         self._recorded = recorded
@@ -465,24 +465,24 @@ class LiveTurns:
         self._leave = EVERYWHERE.subscribe(self._begin, Opened)
 
     def close(self) -> None:
-        """Hear no more."""
+        """Stop listening."""
         self._leave()
 
     def expect(self, turn_id: str) -> None:
-        """Keep the events of this turn when it runs."""
+        """Keep the events of this turn once it runs."""
         self._expected.add(turn_id)
 
     def get(self, turn_id: str) -> LiveTurn | None:
-        """Return the turn, if it runs or ran here."""
+        """Return the turn if it runs or ran here."""
         return self._turns.get(turn_id)
 
     @property
     def running(self) -> list[LiveTurn]:
-        """The turns that run now."""
+        """The currently running turns."""
         return [one for one in self._turns.values() if one.how is None]
 
     async def wait_for_arrival(self, turn_id: str, timeout: float) -> None:
-        """Return when the turn begins to run here, or after ``timeout`` seconds."""
+        """Wait until the turn begins to run here, at most ``timeout`` seconds."""
         arrived = asyncio.Event()
         waiting = self._arrivals.setdefault(turn_id, [])
         waiting.append(arrived)
@@ -514,6 +514,6 @@ class LiveTurns:
             one.set()
 
     def _follow(self, stopped: Stopped) -> None:
-        """Expect the turn of the agent that a conversation was handed over to."""
+        """Expect the next turn if the conversation was handed over to another agent."""
         if stopped.how == "ended" and stopped.result.turn_exit_reason == "handed_over":
             self.expect(next_turn_id(stopped.result.session_id, stopped.result.turn_id))

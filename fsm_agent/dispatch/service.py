@@ -1,8 +1,8 @@
-"""``SessionService``: what every door does with sessions and turns. It knows no protocol.
+"""``SessionService``: operations on sessions and turns, shared by all servers and independent of protocols.
 
-A message is queued in the store before its sender hears of its turn, and a worker runs it: one in this
-process, or those of a dispatcher. So what survives the end of a process survives here, by the same rules: the
-row of the queue, the claim, the journal."""
+A message is queued in the store before its sender learns of its turn, and a worker runs it: one in this
+process, or those of a dispatcher. So turns survive the end of a process here as they do elsewhere, by the
+same rules: the row of the queue, the claim, the journal."""
 
 from __future__ import annotations
 
@@ -46,15 +46,15 @@ from fsm_agent.sessions.turn import new_turn_id
 
 audit = logging.getLogger("fsm_agent.audit")
 SCOPES = ("read", "run", "approve", "admin")
-"""What a key may do: read its sessions; run turns, which includes reading; answer approvals; everything, in
-all sessions."""
+"""Permissions of a key: read its sessions; run turns, which includes reading; answer approvals; everything,
+in all sessions."""
 OWNERS = f"serve{OF_SESSIONS}"
-"""Under which name the store keeps whose session each is."""
+"""Key under which the store records the owner of each session."""
 SWEEP, AGE = 0.5, 1.0
 LOOK = 0.1
-"""Seconds between two looks at a turn that another process runs."""
+"""Seconds between polls of a turn that another process runs."""
 LASTING = ("always", "never")
-"""Answers that hold for all sessions of the home."""
+"""Answers that apply to all sessions of the home."""
 _OWN = (
     "INSERT INTO kept_values (extension, key, value) VALUES (?, ?, ?) ON CONFLICT (extension, key) DO NOTHING"
 )
@@ -66,19 +66,19 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]{0,127}")
 
 
 class ServiceError(FsmAgentError):
-    """What a door answers in its protocol's own form: ``status`` of HTTP, and a ``code`` of one word."""
+    """An error to report in a protocol's own format: ``status`` of HTTP, and a ``code`` of one word."""
 
     status, code = 500, "failed"
 
 
 class NotFound(ServiceError):
-    """No such session, turn or question; or one of another key."""
+    """No such session, turn or question, or it belongs to another key."""
 
     status, code = 404, "not_found"
 
 
 class Unauthorized(ServiceError):
-    """No key, or a wrong one."""
+    """The key is missing or wrong."""
 
     status, code = 401, "unauthorized"
 
@@ -90,38 +90,38 @@ class Forbidden(ServiceError):
 
 
 class Leaving(ServiceError):
-    """This server ends; the turn is continued by another one."""
+    """This server is shutting down; another one continues the turn."""
 
     status, code = 503, "leaving"
 
 
 class Busy(ServiceError):
-    """Another turn of this session is running, or what was asked for cannot be done now."""
+    """Another turn of this session is running, or the request is not possible now."""
 
     status, code = 409, "conflict"
 
 
 class BadRequest(ServiceError):
-    """What was sent cannot be used."""
+    """The request is invalid."""
 
     status, code = 400, "bad_request"
 
 
 class TooLarge(ServiceError):
-    """More than is read."""
+    """The request is larger than allowed."""
 
     status, code = 413, "too_large"
 
 
 class TooMany(ServiceError):
-    """More than this key, or this server, may do at once."""
+    """A limit on concurrent work of this key or this server is reached."""
 
     status, code = 429, "too_many"
 
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """Who asks: the id and the name of a key, and its scopes."""
+    """The key of a request: its id, name, and scopes."""
 
     id: str
     name: str
@@ -129,7 +129,7 @@ class Caller:
 
     @property
     def admin(self) -> bool:
-        """Whether all is allowed, in all sessions."""
+        """Whether everything is allowed, in all sessions."""
         return "admin" in self.scopes
 
     def need(self, scope: str) -> None:
@@ -140,19 +140,19 @@ class Caller:
 
 
 LOCAL = Caller("local", "the user of this machine", frozenset(SCOPES))
-"""Who talks over standard input and output."""
+"""The caller on standard input and output."""
 
 
 class SessionService:
-    """The sessions of one store, for callers of any door.
+    """The sessions of one store, for callers through any protocol.
 
     ``make_agent``: a function without parameters, or with one (the order), that returns an ``Agent`` or
-    ``(Agent, deps)``; called once a turn. ``dispatcher``: where turns are queued for workers elsewhere; by
-    default they run here, while ``serve`` is entered. ``most_turns``: at once in this process;
-    ``most_of_key``: unfinished turns of one key. ``attended``: a person is at this process. Then the agents
-    that ``make_agent`` returns are used as they are, no other process is offered the turns, and what is left
-    unfinished is resumed only on request. ``name``: what the agent is called, as protocols call a
-    model. ``sweep``: seconds between two looks for turns that no process runs, which were queued at least
+    ``(Agent, deps)``; called once per turn. ``dispatcher``: where turns are queued for workers elsewhere; by
+    default they run here, while the service is open. ``most_turns``: maximum at once in this process;
+    ``most_of_key``: maximum unfinished turns of one key. ``attended``: a person is at this process. Then the
+    agents that ``make_agent`` returns are used as they are, turns are not offered to other processes, and
+    unfinished turns are resumed only on request. ``name``: the agent's name, which protocols use as a model
+    name. ``sweep``: seconds between checks for turns that no process runs and that were queued at least
     ``age`` seconds ago."""
 
     def __init__(
@@ -182,30 +182,30 @@ class SessionService:
         self._follower, self._owners = Follower(store), KeptValues(store, OWNERS)
         self._stop = asyncio.Event()
         self._serving: asyncio.Task[None] | None = None
-        self._started: dict[str, set[str]] = {}  # by key: its turns
+        self._started: dict[str, set[str]] = {}  # turns by key
 
     # Its life
 
     async def open(self) -> None:
-        """Begin to run turns, those that a dead process left among them."""
+        """Begin to run turns, including those that a dead process left."""
         if self._here:
             worker = Worker(self.store, self._app, self._dispatcher, sweep=self._sweep, age=self._age)
             if self._attended:
-                await forget_ended(self.store)  # nothing else does without sweeps
+                await forget_ended(self.store)  # without sweeps, nothing else does
             self._serving = asyncio.create_task(worker.run(self._most_turns, self._stop))
 
     @property
     def leaving(self) -> bool:
-        """Whether this process ends: it begins no turns."""
+        """Whether this process is shutting down: it begins no more turns."""
         return self._stop.is_set()
 
     def leave(self) -> None:
-        """Begin to end: each turn that runs here stops after its next move, and any process continues it.
-        Streams of events end then with ``Leaving``."""
+        """Begin to shut down: each turn that runs here stops after its next move, and any process continues
+        it. Event streams then end with ``Leaving``."""
         self._stop.set()
 
     async def aclose(self) -> None:
-        """``leave``, and wait for the turns that run here; attended ones stop where they are."""
+        """Call ``leave`` and wait for the turns that run here; attended ones stop immediately."""
         self.leave()
         if self._attended and isinstance(self._dispatcher, InProcess):
             self._dispatcher.drop()
@@ -234,9 +234,9 @@ class SessionService:
         waits: bool = False,
         **options: Any,
     ) -> str:
-        """Begin a turn, and return its id once it is in the store. ``session_id``: which session it
-        continues, or the id of a new one. ``turn_id``: the same one again begins nothing. ``waits``: behind a
-        turn of the session that runs; else ``Busy`` is raised. ``options``: of ``Agent.start``, as JSON
+        """Begin a turn, and return its id once it is in the store. ``session_id``: the session to continue,
+        or the id of a new one. ``turn_id``: using the same one again has no effect. ``waits``: queue behind a
+        running turn of the session, which otherwise raises ``Busy``. ``options``: of ``Agent.start``, as JSON
         values."""
         caller.need("run")
         if self.leaving:
@@ -252,7 +252,7 @@ class SessionService:
         self._count(caller)
         if session_id is None:
             session = f"s-{uuid.uuid4().hex[:12]}"
-            owned = self._write_owner(caller, session)  # in one transaction with the turn, mostly
+            owned = self._write_owner(caller, session)  # mostly in one transaction with the turn
         else:
             session = await self._claim_session(caller, session_id)
             owned = None
@@ -273,10 +273,10 @@ class SessionService:
         return order.turn
 
     def events(self, caller: Caller, turn_id: str, after: str = "") -> AsyncIterator[ServedEvent]:
-        """Return what happens in a turn, and in those that it hands the conversation over to: each event
-        once, behind the one with the id ``after``, until the turn has ended or is suspended; ``result`` says
-        which. When the process that told a part of it has ended, a ``Voided`` says what to drop. Raises
-        ``Leaving`` behind the last event that a process which ends has."""
+        """Return the events of a turn, and of those that it hands the conversation over to: each event once,
+        after the one with the id ``after``, until the turn has ended or is suspended; ``result`` says which.
+        If a process that sent some of them has ended, a ``Voided`` event says what to drop. Raises
+        ``Leaving`` after the last event of a process that shuts down."""
         caller.need("read")
         self._refuse_turn_of_others(caller, turn_id)
         hop, place = _read_id(after)
@@ -295,8 +295,8 @@ class SessionService:
             turn_id, hop, place = following, hop + 1, Place()
 
     async def result(self, caller: Caller, turn_id: str) -> TurnResult:
-        """Wait for the end of a turn, and return its result. Raises ``TurnSuspended`` when it waits for an
-        answer, ``Busy`` when it was taken back, ``BadRequest`` when it cannot begin."""
+        """Wait for the end of a turn, and return its result. Raises ``TurnSuspended`` if it waits for an
+        answer, ``Busy`` if it was withdrawn, ``BadRequest`` if it cannot begin."""
         caller.need("read")
         self._refuse_turn_of_others(caller, turn_id)
         await self._wait_for_end(turn_id)
@@ -309,7 +309,7 @@ class SessionService:
         return read_result(self._turns, self._turns.info(turn_id))
 
     def about(self, caller: Caller, turn_id: str) -> dict[str, Any]:
-        """Return the status of a turn, as JSON values: ``status`` is queued, running, suspended or ended."""
+        """Return a turn's status as JSON values; ``status``: queued, refused, running, suspended or ended."""
         caller.need("read")
         session = self._find_session_of(caller, turn_id)
         about: dict[str, Any] = {"turn": turn_id, "session": session}
@@ -334,16 +334,16 @@ class SessionService:
         more = {"pending": [one.to_dict() for one in waits]} if suspended else {}
         return {**about, "status": "suspended" if suspended else "running", **more}
 
-    # What is said to turns
+    # Commands to turns
 
     async def steer(self, caller: Caller, turn_id: str, text: str) -> None:
-        """Tell a running turn something; the model reads it with its next request. Raises ``Busy`` for one
-        that does not run."""
+        """Send text to a running turn; the model reads it with its next request. Raises ``Busy`` if it does
+        not run."""
         caller.need("run")
         self._find_session_of(caller, turn_id)
         if not isinstance(text, str) or not text.strip():
             raise BadRequest("the text is empty")
-        hears = (None, "suspended") if self._attended else (None,)  # an agent that stays reads it later
+        hears = (None, "suspended") if self._attended else (None,)  # an attended agent reads it later
         if (live := self._live.get(turn_id)) is not None and live.how in hears:
             live.signals.steer(text)
         elif self._is_run(turn_id):
@@ -353,8 +353,7 @@ class SessionService:
         self._audit(caller, "steer", turn=turn_id)
 
     async def interrupt(self, caller: Caller, turn_id: str, message: str | None = None) -> None:
-        """Stop a running turn, and take back one that has not begun. Nothing happens to one that has
-        ended."""
+        """Interrupt a running turn, or withdraw one that has not begun. No effect on one that has ended."""
         caller.need("run")
         self._find_session_of(caller, turn_id)
         if message is not None and not isinstance(message, str):
@@ -369,8 +368,8 @@ class SessionService:
         self._audit(caller, "interrupt", turn=turn_id)
 
     async def resume(self, caller: Caller, turn_id: str) -> None:
-        """Have a turn run that was left unfinished, or that waits for what has arrived. One that has ended
-        stays as it is."""
+        """Continue an unfinished turn, or a suspended one whose answer has arrived. No effect on one that has
+        ended."""
         caller.need("run")
         self._find_session_of(caller, turn_id)
         if self._exists(turn_id) and self._turns.info(turn_id).ended is None:
@@ -379,8 +378,8 @@ class SessionService:
             self._audit(caller, "resume", turn=turn_id)
 
     async def fork(self, caller: Caller, turn_id: str, at: int, edit: Mapping[str, Any] | None = None) -> str:
-        """Begin a turn in a session of its own where this one was after ``at`` moves, with the changes of
-        ``edit`` (``fsm_agent.sessions.store.edits.edit_position`` says which); its id."""
+        """Begin a turn in a new session from this one's state after ``at`` moves, with the changes of
+        ``edit`` (see ``fsm_agent.sessions.store.edits.edit_position``); return its id."""
         caller.need("run")
         self._find_session_of(caller, turn_id)
         if (edit or {}).keys() & {"counters", "fields"} and not caller.admin:
@@ -404,8 +403,8 @@ class SessionService:
         return forked
 
     async def _continue(self, turn_id: str) -> bool:
-        """Have a turn run that has begun; its row in the queue lets any process find it after a crash. One
-        that is attended elsewhere is left to that process."""
+        """Queue a turn that has begun, so that any process finds it after a crash, and submit it. A turn that
+        is attended elsewhere is left to that process; then return false."""
         session = self._session_of(turn_id)
         assert session is not None
         at = self.store.now()
@@ -421,16 +420,16 @@ class SessionService:
         return True
 
     def _is_run(self, turn_id: str) -> bool:
-        """Whether a process runs the turn."""
+        """Return whether a process runs the turn."""
         if not self._exists(turn_id):
             return False
         info = self._turns.info(turn_id)
         return info.ended is None and bool(self.store.owners.alive(info.owner))
 
-    # What turns wait for
+    # Pending questions
 
     def pending(self, caller: Caller, turn_id: str = "") -> list[Pending]:
-        """Return what the caller's suspended turns wait for, oldest first, or one of them."""
+        """Return what the caller's suspended turns, or one turn, wait for, oldest first."""
         caller.need("read")
         if turn_id:
             self._find_session_of(caller, turn_id)
@@ -438,9 +437,9 @@ class SessionService:
         return [one for one in self._items.open() if self._may_see(caller, one)]
 
     async def answer(self, caller: Caller, pending_id: str, value: Any, *, pattern: str = "") -> Pending:
-        """Answer what a suspended turn waits for, and have it continue; ``Agent.answer`` says which answers
-        there are. An approval needs the scope ``approve``, and one for all sessions ``admin``. Raises
-        ``Busy`` for a second answer, or one that is no longer awaited."""
+        """Answer a pending question of a suspended turn, and continue the turn; ``Agent.answer`` lists the
+        answers. An approval needs the scope ``approve``, and one for all sessions ``admin``. Raises ``Busy``
+        for a second answer, or one that is no longer awaited."""
         there = [one for one in self._items.open() if one.id == pending_id and self._may_see(caller, one)]
         if not there:
             if self.store.database.select("SELECT 1 FROM pending WHERE id = ?", pending_id):
@@ -479,7 +478,7 @@ class SessionService:
         return True
 
     def _root_of(self, turn_id: str) -> str:
-        """The turn that a child works for."""
+        """Return the outermost turn that a child turn works for."""
         while (info := self._turns.info(turn_id)).parent is not None and info.forked_at is None:
             turn_id = info.parent
         return turn_id
@@ -487,7 +486,7 @@ class SessionService:
     # Sessions
 
     def sessions(self, caller: Caller, most: int = 100) -> list[dict[str, Any]]:
-        """Return the caller's sessions, those that were used last first; all of them for ``admin``."""
+        """Return the caller's sessions, the most recently used first; all sessions for ``admin``."""
         caller.need("read")
         rows = self.store.database.select(
             "SELECT s.id, s.title, s.created, s.touched, k.value FROM sessions s JOIN kept_values k"
@@ -526,7 +525,7 @@ class SessionService:
     # Following one turn
 
     async def _events(self, turn_id: str, after: Place, follows: bool = False) -> AsyncIterator[ServedEvent]:
-        """The events of one turn: live ones where it runs here, else what the journal gets of it."""
+        """Yield the events of one turn: live ones if it runs here, else those from the journal."""
         while True:
             live, last = self._live.get(turn_id), ""
             if live is not None and live.how != "left":
@@ -575,8 +574,8 @@ class SessionService:
             await live.wait_for_event(number)
 
     def _events_before(self, live: LiveTurn, after: Place) -> Iterator[ServedEvent]:
-        """What the journal has behind ``after``, up to where the live events begin. What another attempt told
-        behind that is void."""
+        """Yield the journal's events after ``after``, up to the beginning of the live ones. Events of another
+        attempt after that position are void."""
         from_journal = after.within and not after.attempt
         if after.attempt or after.recorded > live.begin:
             after = after.recorded if from_journal else min(after.recorded, live.begin)
@@ -585,7 +584,7 @@ class SessionService:
             yield from recorded_events(self._turns, self._turns.info(live.id), after, live.begin)
 
     async def _wait_for_end(self, turn_id: str, follows: bool = False) -> None:
-        """Return when a turn has ended. Raises ``TurnSuspended``."""
+        """Wait until a turn has ended. Raises ``TurnSuspended``."""
         while True:
             live = self._live.get(turn_id)
             if live is not None:
@@ -598,8 +597,8 @@ class SessionService:
             self._follower.refuse_if_suspended(info)
 
     def _is_over(self, turn_id: str, follows: bool) -> bool:
-        """Whether a turn has ended, or waits for an answer. Raises ``Busy`` or ``BadRequest``
-        for one that never begins."""
+        """Return whether a turn has ended or waits for an answer. Raises ``Busy`` or ``BadRequest`` if it
+        never begins, ``Leaving`` if this server stops."""
         live = self._live.get(turn_id)
         if live is not None and live.how in (None, "ended"):
             return live.how is not None
@@ -623,7 +622,7 @@ class SessionService:
         return False
 
     def _count_recorded(self, turn_id: str, seq: int) -> int:
-        """How many exchanges of this visit the journal has whole, from the first on."""
+        """Count the leading exchanges of this visit that are complete in the journal."""
         missing = [one.ordinal for one in self._turns.effects(turn_id, seq) if one.reply is None]
         there = {one.ordinal for one in self._turns.effects(turn_id, seq)}
         return min(missing, default=len(there))
@@ -632,7 +631,7 @@ class SessionService:
         return bool(self.store.database.select("SELECT 1 FROM turns WHERE id = ?", turn_id))
 
     def _follower_of(self, turn_id: str) -> str | None:
-        """The turn that a conversation was handed over to, if this one did that."""
+        """Return the next turn if this one handed the conversation over."""
         live = self._live.get(turn_id)
         if live is not None and live.how == "ended":
             handed = live.result.turn_exit_reason == "handed_over"
@@ -642,11 +641,11 @@ class SessionService:
         info = self._turns.info(turn_id)
         return next_turn_id(info.session, turn_id) if info.exit == "handed_over" else None
 
-    # Whose a session is
+    # Ownership of sessions
 
     async def _claim_session(self, caller: Caller, session: str) -> str:
-        """Make a new session the caller's; the first one of its conversation. Raises ``NotFound`` for one of
-        another key."""
+        """Return the first session of the conversation. A new one becomes the caller's. Raises ``NotFound``
+        if another key owns it."""
         if _NAME.fullmatch(session) is None or session.startswith("c-"):
             raise BadRequest(f"no id of a session: {session[:40]!r}")
         first = first_session(self.store, session)
@@ -657,7 +656,7 @@ class SessionService:
         return self._check_owner(caller, first, owner)
 
     def _write_owner(self, caller: Caller, session: str) -> asyncio.Future[None]:
-        """Write whose session it is, unless it has an owner; the jobs of a store are done in order."""
+        """Record the session's owner unless it has one; the store executes its jobs in order."""
         values = (OWNERS, session, json.dumps(caller.id))
         done = self.store.database.submit(lambda c: c.execute(_OWN, values) and None)
         return asyncio.wrap_future(done)
@@ -666,7 +665,7 @@ class SessionService:
         return bool(self.store.database.select("SELECT 1 FROM sessions WHERE id = ?", session))
 
     def _find_session(self, caller: Caller, session: str) -> str:
-        """The first session of a conversation that the caller may see. Raises ``NotFound``."""
+        """Return the first session of a conversation that the caller may see. Raises ``NotFound``."""
         first = first_session(self.store, session)
         return self._check_owner(caller, first, self._owners.get(first))
 
@@ -676,7 +675,7 @@ class SessionService:
         raise NotFound("no such session")
 
     def _session_of(self, turn_id: str) -> str | None:
-        """The first session of the conversation that a turn is in."""
+        """Return the first session of a turn's conversation."""
         rows = self.store.database.select("SELECT session FROM turns WHERE id = ?", turn_id)
         if not rows:
             queued = found(self.store, turn_id)
@@ -684,7 +683,7 @@ class SessionService:
         return first_session(self.store, rows[0][0])
 
     def _find_session_of(self, caller: Caller, turn_id: str) -> str:
-        """The session of a turn that the caller may see. Raises ``NotFound``."""
+        """Return the session of a turn that the caller may see. Raises ``NotFound``."""
         session = self._session_of(turn_id)
         try:
             return self._find_session(caller, session or "")
@@ -692,7 +691,7 @@ class SessionService:
             raise NotFound("no such turn") from None
 
     def _refuse_turn_of_others(self, caller: Caller, turn_id: str) -> None:
-        """Raise ``NotFound`` for a turn that the caller may not see; one that it began here needs no look."""
+        """Raise ``NotFound`` for a turn that the caller may not see. Turns begun here need no query."""
         if turn_id not in self._started.get(caller.id, ()):
             self._find_session_of(caller, turn_id)
 
@@ -704,7 +703,7 @@ class SessionService:
                 raise Busy("another turn of this session is running")
 
     def _count(self, caller: Caller) -> None:
-        """Raise ``TooMany`` for a key with too many unfinished turns."""
+        """Raise ``TooMany`` if the key has too many unfinished turns."""
         mine = self._started.setdefault(caller.id, set())
         if len(mine) >= self._most_of_key:
             mine -= {one for one in mine if self._is_done(one)}
@@ -722,7 +721,7 @@ class SessionService:
 
 
 def _read_content(content: Any) -> Any:
-    """What a user says: text, or content parts as JSON. Raises ``BadRequest``."""
+    """Validate a user message: text, or content parts as JSON. Raises ``BadRequest``."""
     if isinstance(content, str) and content.strip():
         return content
     if not isinstance(content, Sequence) or not content or isinstance(content, str):
@@ -737,7 +736,7 @@ def _read_content(content: Any) -> Any:
 
 
 def _read_id(text: str) -> tuple[int, Place]:
-    """(how many handovers there were before it, its place)."""
+    """Parse an event id as (number of handovers before it, its position). Raises ``BadRequest``."""
     hops, colon, rest = text.rpartition(":")
     if colon and not (hops.isascii() and hops.isdigit() and len(hops) < 5):
         raise BadRequest(f"no id of an event: {text[:40]!r}")

@@ -1,5 +1,5 @@
-"""The dispatcher that Temporal's server is: it keeps the lines of all sessions, gives each turn to one
-worker and, when that one's heartbeats stop, to another. The turn itself is in the store."""
+"""Dispatcher on a Temporal server: it keeps a queue per session, assigns each turn to one worker and, when
+that worker's heartbeats stop, to another. The turn itself is in the store."""
 
 from __future__ import annotations
 
@@ -30,28 +30,28 @@ from fsm_agent.support.texts import one_line
 
 log = logging.getLogger(__name__)
 SESSIONS = "fsm-sessions"
-"""The task queue of the workflows; each table has one of its own for turns, ``fsm-<digest>``."""
+"""The task queue of the workflows; each table has its own task queue for turns, ``fsm-<digest>``."""
 TASK = timedelta(seconds=2)
-"""A step of a workflow that takes longer is given to another worker: so long the next turn of a session
-waits when a worker dies at the wrong moment."""
+"""Time limit of one workflow step, after which another worker gets it. It is also how long the next turn of a
+session waits if a worker dies at the wrong moment."""
 CONNECT, ANSWER = timedelta(seconds=5), timedelta(seconds=10)
 BEATS = 0.4
-"""Heartbeats are sent in this share of their limit."""
+"""Interval of heartbeats as a share of their time limit."""
 T = TypeVar("T")
 
 
 class TemporalDispatcher:
-    """``address`` (HOST:PORT) and ``namespace`` of the server; TLS and a key are taken from where Temporal's
-    own tools have them (``TEMPORAL_TLS…``, ``TEMPORAL_API_KEY``, its config file). ``heartbeat``: seconds
-    without a sign of life after which a turn is given to another worker; ``digest`` of the table whose turns
-    are served here. To be used in one event loop."""
+    """Dispatcher for use in one event loop. ``address`` (HOST:PORT) and ``namespace`` of the server; TLS and
+    the key are configured as for Temporal's own tools (``TEMPORAL_TLS…``, ``TEMPORAL_API_KEY``, its config
+    file). ``heartbeat``: seconds without a heartbeat after which a turn is given to another worker;
+    ``digest`` of the table whose turns are served here."""
 
     def __init__(self, address: str, namespace: str, heartbeat: float, digest: str) -> None:
         self.address, self.namespace, self.heartbeat, self._digest = address, namespace, heartbeat, digest
         self._connected: Client | None = None
 
     async def client(self) -> Client:
-        """Return the connection. Raises ``ConfigError`` when no server answers, or has no such namespace."""
+        """Return the connection. Raises ``ConfigError`` without a server, or such a namespace."""
         if self._connected is None:
             given: Any = {"connect_timeout": CONNECT}
             config = ClientConfig.load_client_connect_config()
@@ -70,7 +70,7 @@ class TemporalDispatcher:
         return self._connected
 
     async def _call_server(self, call: Awaitable[T]) -> T:
-        """The answer of a request to the server. Raises ``ConfigError``."""
+        """Return the server's response to a request. Raises ``ConfigError``."""
         try:
             return await call
         except RPCError as error:
@@ -104,8 +104,7 @@ class TemporalDispatcher:
             await self._query_workflow(handle.signal(CANCEL, order.turn, rpc_timeout=ANSWER))
 
     async def waiting(self, session: str) -> list[Order]:
-        """Return the turns that run or wait; a worker has to answer. Raises ``ConfigError`` when none
-        does."""
+        """Return the running and waiting turns. Raises ``ConfigError`` if no worker answers."""
         handle = await self._handle(session)
         try:
             found: Any = await self._query_workflow(handle.query(WAITING, rpc_timeout=ANSWER))
@@ -117,7 +116,7 @@ class TemporalDispatcher:
         return (await self.client()).get_workflow_handle(session)
 
     async def _query_workflow(self, call: Awaitable[T]) -> T:
-        """Return the answer about a workflow. Raises ``_Unknown`` when no workflow of this id is running."""
+        """Return the response of a workflow. Raises ``_Unknown`` if none with this id is running."""
         try:
             return await call
         except RPCError as error:
@@ -130,7 +129,7 @@ class TemporalDispatcher:
         return f"{where}; workers with this table ({self._digest}): {', '.join(workers) or 'none'}"
 
     async def workers(self) -> list[str]:
-        """Return who polls for turns of this table, or did in the last minutes, and how long ago. Raises
+        """Return the workers that poll for turns of this table, or did recently, and how long ago. Raises
         ``ConfigError``."""
         from temporalio.api.enums.v1 import TaskQueueType
         from temporalio.api.taskqueue.v1 import TaskQueue
@@ -156,7 +155,7 @@ class TemporalDispatcher:
             client,
             task_queue=SESSIONS,
             workflows=[SessionTurns],
-            workflow_runner=UnsandboxedWorkflowRunner(),  # it imports nothing that could do harm
+            workflow_runner=UnsandboxedWorkflowRunner(),  # its imports are harmless
             sticky_queue_schedule_to_start_timeout=TASK,
             max_concurrent_workflow_tasks=max(2, slots),
         )
@@ -165,7 +164,8 @@ class TemporalDispatcher:
             task_queue=queue_of(self._digest),
             activities=[TurnActivity(run, self.heartbeat).attempt],
             max_concurrent_activities=slots,
-            # a frozen process is given what it has asked for: with one open question one try is lost at most
+            # the server assigns requested tasks even to a frozen process: one open poll loses at most one
+            # attempt
             activity_task_poller_behavior=PollerBehaviorSimpleMaximum(1),
             max_heartbeat_throttle_interval=beats,
             default_heartbeat_throttle_interval=beats,
@@ -183,12 +183,12 @@ class TemporalDispatcher:
                 stopping.cancel()
 
     async def aclose(self) -> None:
-        """The connection goes with its last user."""
+        """Drop the connection, which closes with its last user."""
         self._connected = None
 
 
 class TurnActivity:
-    """The activity: each call is one attempt to run a turn."""
+    """The Temporal activity: each call is one attempt to run a turn."""
 
     def __init__(self, run: RunTurn, heartbeat: float) -> None:
         self._run, self._heartbeat = run, heartbeat
@@ -219,8 +219,8 @@ class TurnActivity:
 
 
 def _on_cancelled(link: TurnLink) -> None:
-    """The server has cancelled the attempt: because a person asked for it, or because another worker has the
-    turn."""
+    """Handle a cancellation by the server: a person requested it, this worker shuts down, or another worker
+    has the turn."""
     why = activity.cancellation_details()
     if why is not None and why.cancel_requested:
         link.cancelled.set()
@@ -236,9 +236,9 @@ async def _leave(link: TurnLink) -> None:
 
 
 def _outcome(running: asyncio.Future[str]) -> str:
-    """How the attempt ended. Raises what makes the server try again: at once after a hand-over, and also when
-    the turn was lost, since a server that has given it to another worker does not listen to this one. The
-    worker reports both in a line; of a benign error the SDK logs no traceback."""
+    """Return how the attempt ended. Raises the error that makes the server retry: immediately after a
+    hand-over, and also when the turn was lost, because a server that has reassigned it ignores this worker.
+    The worker reports both in one line; the SDK logs no traceback for a benign error."""
     error = running.exception()
     if error is None and (ended := running.result()) != LOST:
         return ended
@@ -258,7 +258,7 @@ def queue_of(digest: str) -> str:
 
 
 class _Unknown(Exception):
-    """There is no such workflow."""
+    """The workflow does not exist."""
 
 
 async def _raising(error: RPCError) -> Any:
@@ -272,14 +272,14 @@ def _namespace(name: str) -> Any:
 
 
 def worker_seen(identity: str, ago: float) -> str:
-    """Name a worker and say when it last asked for a turn. Temporal lists it for minutes after its end, which
-    is known of a process of this machine; one whose slots are all taken does not ask either."""
+    """Describe a worker and when it last polled for a turn. Temporal lists workers for minutes after their
+    end; for processes of this machine, the end is detected. A worker with no free slots does not poll."""
     pid, _, host = identity.partition("@")
     if host == socket.gethostname() and pid.isdecimal():
         try:
             os.kill(int(pid), 0)
         except (ProcessLookupError, OverflowError):
             return f"{identity} (has ended)"
-        except PermissionError:  # it is another user's
+        except PermissionError:  # the process belongs to another user
             pass
     return f"{identity} (asked {max(0.0, ago):.0f} s ago)"

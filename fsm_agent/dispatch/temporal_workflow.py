@@ -1,4 +1,4 @@
-"""The workflow of a session: its turns, one after the other. Imports nothing but temporalio and the standard
+"""The workflow of a session: its turns, one after the other. Imports only temporalio and the standard
 library, because a server replays it."""
 
 from __future__ import annotations
@@ -12,21 +12,21 @@ from temporalio.exceptions import ActivityError
 WORKFLOW, ACTIVITY = "fsm.Session", "fsm.run_turn"
 SUBMIT, CANCEL, WAITING = "submit", "cancel", "waiting"
 IDLE = timedelta(minutes=10)
-"""The workflow ends after this time without a turn; the next submit starts it again."""
+"""Idle time after which the workflow ends; the next submit starts it again."""
 LONGEST = timedelta(days=30)
-"""A turn may take this long on one worker; another worker continues it after its last move."""
+"""Time limit of a turn on one worker; another worker continues it after its last move."""
 CARRIED = 4
-"""Turns that may wait when a new history starts: a payload stays below 1 kB."""
+"""Maximum number of turns carried over to a new history, so that the payload stays below 1 kB."""
 MOST_EVENTS = 20_000
-"""Events after which a new history starts however many turns wait; the server ends one of 51,200."""
+"""Events after which a new history starts despite waiting turns; the server's limit is 51,200."""
 
 Waiting = list[tuple[str, str, float]]
-"""(turn, digest, seconds between two heartbeats that a live worker sends) of each turn, oldest first."""
+"""(turn, digest, heartbeat timeout in seconds) of each turn, oldest first."""
 
 
 @workflow.defn(name=WORKFLOW)
 class SessionTurns:
-    """Runs the turns of a session in the order in which they were submitted."""
+    """Runs the turns of a session in the order of submission."""
 
     def __init__(self) -> None:
         self._line: Waiting = []
@@ -34,8 +34,8 @@ class SessionTurns:
 
     @workflow.run
     async def run(self, waiting: Waiting) -> None:
-        """Run what waits and what is submitted, until nothing comes for a while."""
-        self._line[:0] = waiting  # a signal may come before the beginning
+        """Run waiting and submitted turns until none arrives for ``IDLE``."""
+        self._line[:0] = waiting  # a signal may arrive before the start
         while True:
             try:
                 await workflow.wait_condition(lambda: bool(self._line), timeout=IDLE)
@@ -67,14 +67,13 @@ class SessionTurns:
 
     @workflow.signal(name=SUBMIT)
     def submit(self, turn: str, digest: str, heartbeat: float) -> None:
-        """Put a turn at the end, also one that waits already: a turn that has ended is not run again. So it
-        makes no difference whether a signal or the end of a turn comes first, which a replay may see
-        otherwise."""
+        """Append a turn, even one that already waits: an ended turn is not run again. So the order of a
+        signal and the end of a turn does not matter, which a replay may see differently."""
         self._line.append((turn, digest, heartbeat))
 
     @workflow.signal(name=CANCEL)
     def cancel(self, turn: str) -> None:
-        """Take a turn that waits out, and cancel the one that runs."""
+        """Remove a waiting turn, or cancel the running one."""
         if self._running is not None and self._line[0][0] == turn:
             self._running.cancel()
         else:
@@ -82,5 +81,5 @@ class SessionTurns:
 
     @workflow.query(name=WAITING)
     def waiting(self) -> list[tuple[str, str]]:
-        """Return (turn, digest) of the turns that run or wait."""
+        """Return (turn, digest) of the running and waiting turns."""
         return [(turn, digest) for turn, digest, _ in self._line]

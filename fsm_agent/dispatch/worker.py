@@ -1,5 +1,5 @@
-"""A worker: serves a dispatcher, sweeps for queued turns that no dispatcher announced, and keeps the agents
-whose background tasks are running.
+"""A worker: serves a dispatcher, sweeps for queued turns that no dispatcher announced, and keeps agents until
+their background tasks end.
 """
 
 from __future__ import annotations
@@ -40,25 +40,26 @@ if TYPE_CHECKING:
     from fsm_agent.agent import Turn
 
 
-# One attempt to run a queued turn: claimed first, then read, then run to its end. Knows no dispatcher.
+# One attempt to run a queued turn: claim it, then read it, then run it to its end. Independent of
+# dispatchers.
 
 log = logging.getLogger(__name__)
 MakeAgent = Callable[[Order], "tuple[Agent[Any, Any], Any]"]
 SUSPENDED, WITHDRAWN, LOST, REFUSED = "suspended", "withdrawn", "lost", "refused"
-"""How an attempt ends besides the exit reasons of turns: the turn waits for an answer; it was taken back
+"""Results of an attempt besides the exit reasons of turns: the turn waits for an answer; it was withdrawn
 before it began; another worker has it; it can never begin, and the row of the queue says why."""
 
 
 class OneAttempt:
-    """The attempts that run in this process, one a turn: a later one of the same turn stops the one before
-    and waits for its end; one that comes late has lost."""
+    """The attempts that run in this process, one per turn: a later attempt stops the earlier one and waits
+    for its end; one of lower rank fails."""
 
     def __init__(self) -> None:
         self._running: dict[str, tuple[int, TurnLink, asyncio.Event]] = {}
 
     @asynccontextmanager
     async def alone(self, turn: str, rank: int | None, link: TurnLink) -> AsyncIterator[None]:
-        """Be the only attempt of the turn here. Raises ``OwnershipLost`` while a later one runs."""
+        """Run as the only attempt of the turn here. Raises ``OwnershipLost`` while a later one runs."""
         own = rank or 0
         while (other := self._running.get(turn)) is not None:
             if own < other[0]:
@@ -82,10 +83,9 @@ async def run_turn(
     make_agent: MakeAgent,
     release: Callable[[Agent[Any, Any]], object],
 ) -> str:
-    """Run the turn, and those that follow it when it hands the conversation over, and return its exit reason
-    or how else the attempt ended. ``release`` is given the agent when it is not needed any more. Raises
-    ``HandOver`` when ``link`` says that this process is leaving, ``SessionBusy`` while another turn has the
-    session."""
+    """Run the turn, and those that it hands the conversation over to, and return the exit reason or another
+    result of the attempt. ``release`` receives the agent when it is no longer needed. Raises ``HandOver``
+    when ``link`` signals that this process is leaving, ``SessionBusy`` while another turn has the session."""
     try:
         return await _run(order, rank, link, store, make_agent, release)
     except OwnershipLost as lost:
@@ -110,7 +110,7 @@ async def _run(
         measure("queue_wait", max(0.0, store.now() - queued.at))
         try:
             turn = agent.begin_queued(order.turn, queued.request, begins, deps=deps)
-        except ConfigError as error:  # it will not be usable next time either
+        except ConfigError as error:  # a later attempt would fail, too
             await withdraw(store, order.turn, str(error))
             log.warning("turn %s cannot begin: %s", order.turn, error)
             release(agent)
@@ -132,7 +132,7 @@ async def _run(
 
 
 async def _not_begun(store: Store, order: Order, rank: int | None) -> str:
-    """What became of a turn that could not be claimed in the queue."""
+    """Return why a queued turn could not be claimed."""
     queued = found(store, order.turn)
     if queued is None or queued.begun is not None:
         raise OwnershipLost(f"turn {order.turn} was begun by another worker")
@@ -140,7 +140,7 @@ async def _not_begun(store: Store, order: Order, rank: int | None) -> str:
 
 
 async def _to_the_end(agent: Agent[Any, Any], turn: Turn[Any], deps: Any, link: TurnLink) -> str:
-    """Run one turn after the other, as long as each hands the conversation over."""
+    """Run one turn after the other while each hands the conversation over."""
     following: Turn[Any] | None = turn
     while following is not None:
         turn = following
@@ -155,8 +155,8 @@ async def _to_the_end(agent: Agent[Any, Any], turn: Turn[Any], deps: Any, link: 
 
 
 async def _run_turn(agent: Agent[Any, Any], turn: Turn[Any], link: TurnLink) -> None:
-    """Run a turn to its end, or until it is suspended; an interrupt and the loss of it are heard meanwhile.
-    Raises ``HandOver`` and ``OwnershipLost``."""
+    """Run a turn to its end or until it is suspended, reacting to cancellation and loss of the turn. Raises
+    ``HandOver`` and ``OwnershipLost``."""
     running = asyncio.ensure_future(turn.run_until_left(link.leaving.is_set))
     lost, cancelled = (asyncio.ensure_future(one.wait()) for one in (link.lost, link.cancelled))
     try:
@@ -177,7 +177,7 @@ async def _run_turn(agent: Agent[Any, Any], turn: Turn[Any], link: TurnLink) -> 
             one.cancel()
 
 
-# ``module:make_agent``: what makes the agent of a turn on a worker.
+# ``module:make_agent``: the factory of a turn's agent on a worker.
 
 
 SHAPE = "a function without parameters, or with one (the order), that returns an Agent or (Agent, deps)"
@@ -185,8 +185,8 @@ SHAPE = "a function without parameters, or with one (the order), that returns an
 
 @dataclass(slots=True)
 class App:
-    """The user's factory. ``made`` is called once a turn: an agent has one session and says what its tools
-    get as ``deps``."""
+    """The user's factory. ``made`` is called once per turn: an agent has one session, and its tools receive
+    ``deps``."""
 
     factory: Callable[..., Any]
     takes_order: bool
@@ -207,10 +207,10 @@ class App:
         keeps: bool = False,
         expect: Callable[[str], object] = str,
     ) -> App:
-        """The app of what ``name`` is. ``suspends``: a question without an answer suspends the turn, whatever
-        the agent's settings say. ``keeps``: its agents are used as they are, and it closes them itself.
-        ``expect`` is called with the id of each turn before it runs. Raises
-        ``ConfigError`` for what is no factory."""
+        """Wrap the factory called ``name``. ``suspends``: an unanswered question suspends the turn,
+        regardless of the agent's settings. ``keeps``: use its agents as they are; the factory closes them
+        itself. ``expect`` is called with the id of each turn before it runs. Raises ``ConfigError`` if it is
+        not a factory."""
         if isinstance(factory, Agent):
             raise ConfigError("--app is an agent, and each turn needs one of its own", name, SHAPE)
         if not callable(factory) or isinstance(factory, type):
@@ -226,13 +226,13 @@ class App:
         if len(required) > 1:
             raise ConfigError("--app wants more than the order", name, SHAPE)
         app = cls(factory, bool(required), store, suspends, keeps, expect)
-        if not required:  # what is wrong with it is said before anything is served
+        if not required:  # report errors before serving anything
             app._make_agent(None)
         return app
 
     def made(self, order: Order) -> tuple[Agent[Any, Any], Any]:
-        """The agent that runs a turn of this order, in the store of the worker, and the ``deps`` of its
-        tools. Raises ``ConfigError``."""
+        """Return the agent for an order, in the worker's store, and the ``deps`` of its tools. Raises
+        ``ConfigError``."""
         self.expect(order.turn)
         if self.keeps:
             return self._make_agent(order)
@@ -240,17 +240,17 @@ class App:
             agent, deps = self._make_agent(order)
         source, suspends = agent.options["source"], agent.settings.approval.unanswered == "suspend"
         if agent.store is not self.store or source != _source(source) or suspends < self.suspends:
-            agent = Agent.of(self._adapt(agent.options))  # it was made elsewhere, or for elsewhere
+            agent = Agent.of(self._adapt(agent.options))  # created elsewhere, or with options for elsewhere
         agent.session_id = order.session
         return agent, deps
 
     def _adapt_unplaced(self, own: AgentOptions) -> AgentOptions:
-        """``_adapt``, but not for an agent with a store or home of its own: the factory may make others
-        beside the one that it returns."""
+        """Adapt only agents without a store or home of their own: the factory may create agents besides the
+        one that it returns."""
         return self._adapt(own) if own["store"] is None and own["home"] is None else own
 
     def _adapt(self, own: AgentOptions) -> AgentOptions:
-        """The options of an agent as it runs here."""
+        """Return the options for an agent that runs here."""
         home = self.store.home
         there: AgentOptions = {**own, "store": self.store, "home": home, "source": _source(own["source"])}
         if self.suspends:
@@ -258,8 +258,8 @@ class App:
         return there
 
     def _suspending(self, given: Settings | Mapping[str, Any] | None, config: Config) -> Settings:
-        """The settings of an agent, with questions that suspend its turn. Most factories give the same ones
-        each time: those are checked once, in one environment with one config file."""
+        """Return the settings of an agent with questions that suspend its turn. Most factories return equal
+        settings each time, so the validated ones are cached, for one environment and one config file."""
         if self.checked and self.checked[0] is config and self.checked[1] == given:
             return self.checked[2]
         settings = Settings.of(given, config.settings)
@@ -272,7 +272,7 @@ class App:
             made = self.factory(order) if self.takes_order else self.factory()
         except ConfigError:
             raise
-        except Exception as error:  # the user's code may raise anything
+        except Exception as error:  # user code may raise anything
             raise ConfigError(f"--app failed ({type(error).__name__}: {error})", None, SHAPE) from error
         agent, deps = made if isinstance(made, tuple) and len(made) == 2 else (made, None)
         if not isinstance(agent, Agent):
@@ -285,13 +285,12 @@ def _source(given: str) -> str:
 
 
 TOLD_EVERY = 60.0
-"""Seconds between two lines about turns that wait for a worker with another table."""
+"""Seconds between reports of turns that wait for a worker with another table."""
 
 
 class Worker:
-    """Runs turns of one store with one app. ``sweep``: seconds between two sweeps for unannounced turns that
-    were queued at least ``age`` seconds ago; ``None`` for no sweeps. ``tell`` receives lines for the
-    operator."""
+    """Runs turns of one store with one app. ``sweep``: seconds between sweeps for unannounced turns that were
+    queued at least ``age`` seconds ago; ``None`` for no sweeps. ``tell`` receives lines for the operator."""
 
     def __init__(
         self,
@@ -339,7 +338,7 @@ class Worker:
             raise
 
     async def _note(self, order: Order, error: Exception) -> None:
-        """Why a turn could not be run, for those who wait for it; it is tried again."""
+        """Record why a turn could not be run, for its clients; it is retried."""
         said = str(error) if isinstance(error, FsmAgentError) else f"{type(error).__name__}: {error}"
         line = one_line(mask(said), 300)
         self._tell(f"turn {order.turn} could not be run and is tried again: {line}")
@@ -348,7 +347,7 @@ class Worker:
         except StoreError as failed:
             log.warning("the problem of turn %s cannot be written down: %s", order.turn, failed)
 
-    # Agents that are not needed any more, once what they do in the background has ended
+    # Release of agents once their background tasks have ended
 
     def _release(self, agent: Agent[Any, Any]) -> None:
         if self._app.keeps:
@@ -368,7 +367,7 @@ class Worker:
             except Exception:  # the turn has ended, and the worker continues
                 log.exception("an agent could not be closed")
 
-    # Turns that no dispatcher knows
+    # Turns that no dispatcher announced
 
     async def _sweep_on(self, stop: asyncio.Event) -> None:
         while self._sweep is not None and not stop.is_set():
@@ -376,7 +375,7 @@ class Worker:
                 await self._look()
             except FsmAgentError as error:
                 log.warning("queued turns cannot be looked for: %s", error)
-            except Exception:  # the next look may be better
+            except Exception:  # the next sweep may succeed
                 log.exception("queued turns cannot be looked for")
             await asyncio.sleep(self._sweep * random.uniform(0.75, 1.25))  # noqa: S311 - workers look at different times
 
@@ -398,8 +397,8 @@ class Worker:
         await forget_ended(self._store)
 
     async def _submit_unannounced(self, order: Order, now: float) -> None:
-        """Tell the dispatcher of a turn that it does not know. It is asked again after twice the time,
-        because a turn may wait for long."""
+        """Submit a turn unless the dispatcher knows it. The interval doubles with each query, because a turn
+        may wait for long."""
         pause = max(self._age, 2 * self._again.get(order.turn, (0.0, 0.0))[1])
         self._again[order.turn] = now + pause, pause
         if order not in await self._dispatcher.waiting(order.session):

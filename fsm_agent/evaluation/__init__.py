@@ -5,8 +5,8 @@
 >>> run = evaluate(agent, cases, ["contains", "cost"], gates=["contains>=0.9"])  # doctest: +SKIP
 >>> run.figures["contains"].mean  # doctest: +SKIP
 
-``fsm-agent eval`` is the same from a terminal, and ``evaluate`` is a fixture of the pytest plugin. The turns
-are ordinary sessions of the home: a case that was answered by the same agent is not asked again."""
+``fsm-agent eval`` does the same in a terminal, and ``evaluate`` is a fixture of the pytest plugin. The turns
+are ordinary sessions of the home: a case that the same agent has answered is not asked again."""
 
 from fsm_agent.evaluation.cases import Case, Dataset, cases_from_turns, read_cases, write_cases
 from fsm_agent.evaluation.run import CaseResult, EvalRun, Evaluation, compare, evaluate, read_run

@@ -1,8 +1,7 @@
-"""Cases, and where they come from: recorded turns, the datasets of ``inspect-ai`` and ``pydantic-evals``,
-Python."""
+"""Cases and their sources: recorded turns, the datasets of ``inspect-ai`` and ``pydantic-evals``, Python."""
 
-# The two formats are read and written without their libraries: both are a few fields of JSON, and either
-# library would bring a second agent framework along. (Why: docs/decisions.md.)
+# Both formats are read and written without their libraries: they are a few fields of JSON, and either library
+# would bring in a second agent framework. (Why: docs/decisions.md.)
 
 from __future__ import annotations
 
@@ -23,9 +22,9 @@ from fsm_agent.support.installation import importing
 
 FORMATS = "a .jsonl or .json file of inspect-ai samples, a .json or .yaml dataset of pydantic-evals"
 SOURCE = "eval"
-"""What sessions of evaluations are begun by; their turns are no cases."""
+"""Source of the sessions of evaluations; their turns are never cases."""
 TOOLS = "tools"
-"""The metadata of a case with the names of the tools that its answer should call, in order."""
+"""Metadata key for the names of the tools that the answer to a case should call, in order."""
 _SAMPLE = {"id", "input", "target", "metadata"}
 _CASE = {"name", "inputs", "expected_output", "metadata"}
 
@@ -34,7 +33,7 @@ _CASE = {"name", "inputs", "expected_output", "metadata"}
 class Case:
     """One question. ``expected``: the right answer, or a list of right answers; ``None`` if no scorer needs
     one. ``history``: the messages before the question, as mappings. ``metadata``: JSON values for scorers and
-    readers; ``tools`` in it are the names of the tools to call."""
+    readers; its ``tools`` are the names of the tools to call."""
 
     id: str
     input: str
@@ -44,21 +43,21 @@ class Case:
 
     @property
     def digest(self) -> str:
-        """A digest of what the agent is asked. Without what is expected: another expectation needs no other
+        """A digest of the question and history. It excludes the expected answer, whose change requires no new
         answer."""
         asked = json.dumps([self.input, list(self.history)], sort_keys=True, ensure_ascii=False)
         return hashlib.sha256(asked.encode("utf-8", "replace")).hexdigest()[:12]
 
     @property
     def tools(self) -> tuple[str, ...] | None:
-        """The names of the tools to call, if the metadata has them."""
+        """The names of the tools to call, if given in the metadata."""
         named = self.metadata.get(TOOLS)
         return tuple(map(str, named)) if isinstance(named, list | tuple) else None
 
 
 @dataclass(frozen=True, slots=True)
 class Dataset:
-    """Cases with a name. ``left_out``: parts of a foreign file that have no meaning here."""
+    """A named list of cases. ``left_out``: parts of a foreign file that have no meaning here."""
 
     name: str
     cases: tuple[Case, ...]
@@ -76,9 +75,9 @@ class Dataset:
 
 
 def cases_from_turns(store: Store, turns: Sequence[str], name: str = "recorded turns") -> Dataset:
-    """The turns as cases: the question, the messages before it, and as expectation the answer and the tools
-    of the recording. Turns of evaluations, without an answer, or with content that is not text are left
-    out."""
+    """Build cases from turns: the question, the messages before it, and as expectation the recorded answer
+    and tools. Skip turns of evaluations, forks, children, and turns without an answer or with non-text
+    content."""
     read = Turns(store.database)
     cases, dropped = [], 0
     for turn in turns:
@@ -107,7 +106,7 @@ def _case_from_turn(store: Store, read: Turns, turn: str) -> Case | None:
 
 
 def _plain(row: Mapping[str, Any]) -> dict[str, Any]:
-    """A message with the fields that every provider knows."""
+    """Keep the fields of a message that every provider knows."""
     kept = ("role", "content", "tool_calls", "tool_call_id", "name")
     return {name: row[name] for name in kept if row.get(name) is not None}
 
@@ -116,7 +115,7 @@ def _plain(row: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def read_cases(path: Path | str) -> Dataset:
-    """Read a file of cases. Nothing in it is run. Raises ``ConfigError`` that names the first wrong part."""
+    """Read a file of cases; nothing in it runs. Raises ``ConfigError`` for the first wrong part."""
     file = Path(path)
     try:
         text = file.read_text("utf-8")
@@ -153,7 +152,7 @@ def _yaml(text: str, where: str) -> Any:
 
 
 def _samples(values: Any, file: Path) -> Dataset:
-    """Samples of ``inspect-ai``: ``input``, ``target``, ``id``, ``metadata``."""
+    """Parse samples of ``inspect-ai``: ``input``, ``target``, ``id``, ``metadata``."""
     if not isinstance(values, list):
         raise ConfigError("the file has no list of cases", str(file), FORMATS)
     make = partial(_make_case, file, "input", "id", "target")
@@ -161,7 +160,7 @@ def _samples(values: Any, file: Path) -> Dataset:
 
 
 def _pydantic(value: Any, file: Path) -> Dataset:
-    """A dataset of ``pydantic-evals``: ``cases`` with ``inputs``, ``expected_output``, ``name``,
+    """Parse a dataset of ``pydantic-evals``: ``cases`` with ``inputs``, ``expected_output``, ``name``,
     ``metadata``."""
     cases = value.get("cases") if isinstance(value, dict) else None
     if not isinstance(cases, list):
@@ -193,7 +192,7 @@ def _make_case(file: Path, asked: str, name: str, expected: str, number: int, va
 
 
 def _question(given: Any, where: str, name: str) -> tuple[tuple[Mapping[str, Any], ...], str]:
-    """(the messages before the question, the question)."""
+    """Return (messages before the question, question). Raises ``ConfigError``."""
     allowed = "a text, or messages of which the last one is the user's"
     if isinstance(given, str) and given.strip():
         return (), given
@@ -207,7 +206,7 @@ def _question(given: Any, where: str, name: str) -> tuple[tuple[Mapping[str, Any
 
 
 def _whole(row: dict[str, Any]) -> dict[str, Any]:
-    """A message with its calls of tools as chat completions have them: ``inspect-ai`` writes less."""
+    """Convert the tool calls of a message to the format of chat completions; ``inspect-ai`` writes less."""
     calls = row.get("tool_calls")
     if not isinstance(calls, list):
         return row
@@ -223,8 +222,8 @@ def _whole_call(call: dict[str, Any]) -> dict[str, Any]:
 
 
 def write_cases(dataset: Dataset, path: Path | str) -> None:
-    """Write cases for ``inspect-ai`` (``.jsonl``) or ``pydantic-evals`` (``.json``, ``.yaml``), as the name
-    of the file says. Raises ``ConfigError``."""
+    """Write cases for ``inspect-ai`` (``.jsonl``) or ``pydantic-evals`` (``.json``, ``.yaml``), depending on
+    the file's suffix. Raises ``ConfigError``."""
     file = Path(path)
     match file.suffix.lower():
         case ".jsonl":
@@ -255,7 +254,7 @@ def _question_of(case: Case) -> Any:
 
 
 def _as_sample(case: Case) -> dict[str, Any]:
-    """``inspect-ai`` has texts as targets, and wants content in each message."""
+    """Build a sample of ``inspect-ai``, where targets are texts and each message has content."""
     expected = case.expected
     asked = _question_of(case)
     if isinstance(asked, list):
@@ -266,7 +265,7 @@ def _as_sample(case: Case) -> dict[str, Any]:
 
 
 def _for_inspect(row: dict[str, Any]) -> dict[str, Any]:
-    """Calls of tools as ``inspect-ai`` has them: the arguments are an object."""
+    """Convert tool calls to the format of ``inspect-ai``: the arguments are an object."""
     if not (calls := row.get("tool_calls")):
         return row
     return {**row, "tool_calls": list(_flat_calls(calls))}

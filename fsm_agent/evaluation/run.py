@@ -1,9 +1,9 @@
-"""Runs: an agent answers each case in a session of its own, and scorers look at the answers."""
+"""Runs: an agent answers each case in its own session, and scorers evaluate the answers."""
 
 # The journal is the cache. The session of an answer is named by a digest of the agent and one of the case, so
-# that the next run of the same agent finds the turn that is there, and continues the one that a crash left
-# unfinished. Scores are not stored with turns: they are found again from the answers, so that another scorer
-# costs nothing. A judge is an agent like any other, and its verdicts are turns.
+# the next run of the same agent finds the existing turn, and continues one that a crash left unfinished.
+# Scores are not stored with turns but computed again from the answers, so another scorer costs nothing. A
+# judge is an agent like any other, and its verdicts are turns.
 
 from __future__ import annotations
 
@@ -46,13 +46,13 @@ from fsm_agent.support.threads import LOOP
 from fsm_agent.tools import as_tool
 
 SHOWN = 500
-"""Characters of an answer that a run keeps; the turn has all of it."""
+"""Maximum characters of an answer kept in a run; the turn has all of it."""
 PART = 500
-"""Results that are kept under one key."""
+"""Number of results stored under one key."""
 MOST_JOBS = 100
 NAME = re.compile(r"[\w.-]{1,64}")
 ELSEWHERE = ("store", "telemetry", "dispatch", "learned")
-"""Settings that no answer depends on."""
+"""Settings that do not affect answers."""
 AGAIN = frozenset(
     {
         "api_retries_exhausted", "non_retryable_error", "local_processing_error", "interrupted_before_call",
@@ -65,8 +65,8 @@ PEOPLE = {"AskApproval", "clarify"}
 
 @dataclass(frozen=True, slots=True)
 class CaseResult:
-    """One answer to one case, and its scores by their names. ``number`` counts the repetitions from 1.
-    ``problem``: why there is no answer; then there are no scores. ``answer`` is cut."""
+    """One answer to one case, and its scores by name. ``number`` counts the repetitions from 1. ``problem``:
+    why there is no answer; then there are no scores. ``answer`` is truncated."""
 
     case: str
     digest: str
@@ -91,9 +91,9 @@ class CaseResult:
 
 @dataclass(frozen=True, slots=True)
 class EvalRun:
-    """What came of one evaluation. ``agent``: its digest; ``model``: which one it was. ``names`` of the
-    scores. ``at`` in seconds since the epoch. ``usd``: what this run spent, without cached answers;
-    ``judged_usd``: what its judges did."""
+    """The result of one evaluation. ``agent``: its digest; ``model``: its model. ``names`` of the scores.
+    ``at`` in seconds since the epoch. ``usd``: what this run spent, excluding cached answers; ``judged_usd``:
+    what its judges spent."""
 
     name: str
     dataset: str
@@ -108,7 +108,7 @@ class EvalRun:
 
     @property
     def figures(self) -> dict[str, Figures | None]:
-        """The figures of each score, over cases; of a case that was repeated, the mean counts."""
+        """The statistics of each score over cases; the repetitions of a case count as their mean."""
         return {name: Figures.of([*self.values(name).values()], self.seed) for name in self.names}
 
     @property
@@ -118,7 +118,7 @@ class EvalRun:
 
     @property
     def unscored(self) -> list[CaseResult]:
-        """The answers that a judge did not look at, because its budget was spent or its turn failed."""
+        """The answers that a judge did not score, because its budget was spent or its turn failed."""
         return [
             one
             for one in self.results
@@ -126,7 +126,7 @@ class EvalRun:
         ]
 
     def values(self, name: str) -> dict[str, float]:
-        """The value of a score by the id of the case."""
+        """Return the value of a score by case id; the mean for repeated cases."""
         found: dict[str, list[float]] = {}
         for one in self.results:
             if (score := one.scores.get(name)) is not None and score.value is not None:
@@ -134,12 +134,12 @@ class EvalRun:
         return {case: fmean(values) for case, values in found.items()}
 
     def judge(self, gates: Iterable[str | Gate]) -> list[GateResult]:
-        """Look at gates. Raises ``ConfigError`` for one that cannot be read."""
+        """Check gates. Raises ``ConfigError`` for an invalid one."""
         figures = self.figures
         return [(Gate.of(one) if isinstance(one, str) else one).judge(figures) for one in gates]
 
     def to_dict(self) -> dict[str, Any]:
-        """Return it as JSON values, with its figures."""
+        """Return it as JSON values, with its statistics."""
         figures = {name: one and asdict(one) for name, one in self.figures.items()}
         head = {name: getattr(self, name) for name in _HEAD}
         return {**head, "figures": figures, "results": [one.to_dict() for one in self.results]}
@@ -153,8 +153,8 @@ UNJUDGED = "not judged"
 
 
 def digest_of(agent: Agent[Any, Any]) -> str:
-    """A digest of what an answer of the agent depends on: models, prompt, settings, tools with their code,
-    type of the answer, table, and version of this package."""
+    """Return a digest of everything that an agent's answer depends on: models, prompt, settings, tools with
+    their code, type of the answer, table, and version of this package."""
     options, settings = agent.options, agent.settings.model_dump(mode="json")
     tools = [[asdict(one), ""] for one in agent.tools]
     code = [[tool.spec.name, _code(tool.handler)] for tool in map(as_tool, options["tools"] or ())]
@@ -176,7 +176,7 @@ def digest_of(agent: Agent[Any, Any]) -> str:
 
 
 def _model(model: Any) -> Any:
-    """A model as text; of a port, its class."""
+    """Return a model as text; for a port, its name or class."""
     if model is None or isinstance(model, str | list | tuple):
         return model
     if isinstance(model, Mapping):
@@ -185,7 +185,7 @@ def _model(model: Any) -> Any:
 
 
 def _other(handoff: Any) -> Any:
-    """An agent that the conversation can be handed to."""
+    """Return the identity of an agent that the conversation can be handed to."""
     options = getattr(handoff, "options", None) or {}
     return [getattr(handoff, "name", ""), _model(options.get("model")), options.get("system_prompt")]
 
@@ -203,9 +203,9 @@ def _code(handler: Any) -> str:
 @dataclass(slots=True)
 class Evaluation:
     """An agent, cases, and scorers. ``usd``: a budget for the answers of one run; with one, cases are asked
-    one after the other. ``jobs``: cases that are asked at the same time. ``repeat``: answers to each case.
+    one after the other. ``jobs``: cases asked concurrently. ``repeat``: answers to each case.
 
-    Raises ``ConfigError`` for a scorer that cannot be used, and for numbers out of range."""
+    Raises ``ConfigError`` for an unusable scorer, and for numbers out of range."""
 
     agent: Agent[Any, Any]
     dataset: Dataset
@@ -237,8 +237,8 @@ class Evaluation:
         return digest_of(self.agent)
 
     async def run(self, name: str = "", heard: Callable[[CaseResult], None] = lambda one: None) -> EvalRun:
-        """Ask and score all cases, and keep the run under ``name``, by default the next number. ``heard``
-        gets each result as it comes. Raises ``ConfigError`` for an agent or a judge that cannot be asked."""
+        """Ask and score all cases, and store the run under ``name``, by default the next number. ``heard``
+        receives each result as it arrives. Raises ``ConfigError`` if the agent or a judge cannot be asked."""
         kept = KeptValues(self.agent.store, SOURCE)
         name = name or _next_name(kept.keys())
         refuse_name(name)
@@ -330,7 +330,7 @@ class Evaluation:
         history: Sequence[Mapping[str, Any]],
         purse: Purse,
     ) -> tuple[str, bool]:
-        """(the turn that answers, whether it was there already). Raises ``BudgetSpent``."""
+        """Return (id of the answering turn, whether it existed). Raises ``BudgetSpent``."""
         async with self._sessions.setdefault(session, asyncio.Lock()):  # cases may ask the same
             last = _newest(self.agent.store, session)
             if last is not None and last.ended is not None and last.exit not in AGAIN:
@@ -357,7 +357,7 @@ class Evaluation:
         return str(turn.id)
 
     def _answer(self, turn: str, cached: bool) -> Answer:
-        """What the journal has of a turn that has ended, and of those that handed the conversation to it."""
+        """Read the answer of an ended turn, and of those that handed over to it, from the journal."""
         read = Turns(self.agent.store.database)
         result = read.result(turn) or {}
         turns = [*(str(step["turn_id"]) for step in result.get("handoffs") or ()), turn]
@@ -380,9 +380,9 @@ class Evaluation:
 
 @dataclass(slots=True)
 class _Agents:
-    """Agents like ``agent``, and judges, for one case at a time; they are used again, because some start
-    programs of MCP servers. With a limit of its own an agent is used once. All are closed together: they
-    may share a port, an extension, or a tool."""
+    """Pool of agents like ``agent``, and of judges, each for one case at a time. They are reused, because
+    some start programs of MCP servers. With its own limit, an agent is used once. All are closed together:
+    they may share a port, an extension, or a tool."""
 
     agent: Agent[Any, Any]
     idle: dict[str, list[Agent[Any, Any]]] = field(default_factory=dict)
@@ -390,7 +390,7 @@ class _Agents:
 
     @asynccontextmanager
     async def one(self, options: AgentOptions, limits: Limits | None) -> AsyncIterator[Agent[Any, Any]]:
-        """An agent of these options for one turn."""
+        """Lend an agent with these options for one turn."""
         key = repr([_model(options["model"]), options.get("base_url"), options.get("system_prompt")])
         if limits is not None:
             yield self._make({**options, **_limit_options(self.agent, limits)})
@@ -406,7 +406,7 @@ class _Agents:
         return self.made[-1]
 
     async def aclose(self) -> None:
-        """Close all of them."""
+        """Close all agents."""
         for one in self.made:
             await one.aclose()
         self.made.clear()
@@ -414,7 +414,7 @@ class _Agents:
 
 
 def _limit_options(agent: Agent[Any, Any], limits: Limits) -> AgentOptions:
-    """The settings with a limit in money on the tree of a turn."""
+    """Return the settings with a limit in US dollars on the tree of a turn."""
     mine = agent.settings.limits
     usd = min(limits.usd or 0.0, mine.tree.usd or limits.usd or 0.0)
     tree = mine.tree.model_copy(update={"usd": usd})
@@ -433,7 +433,7 @@ def _newest(store: Store, session: str) -> TurnInfo | None:
 
 
 def _cost(store: Store, turns: Sequence[str]) -> float | None:
-    """US dollars of turns and their children; ``None`` if a price is not known."""
+    """Return the US dollars of turns and their children; ``None`` if a price is unknown."""
     query = "SELECT cost, cost_status FROM usage WHERE turn = ?"
     with store.database.reading() as c:
         every = [one for turn in turns for one in turn_tree(c, turn)]
@@ -445,7 +445,7 @@ def _cost(store: Store, turns: Sequence[str]) -> float | None:
 
 
 def refuse_name(name: str) -> None:
-    """Raise ``ConfigError`` for a name that no run can have."""
+    """Raise ``ConfigError`` for an invalid run name."""
     if not NAME.fullmatch(name):
         raise ConfigError("a run cannot have this name", name, "1 to 64 letters, digits, dots, dashes")
 
@@ -464,7 +464,7 @@ async def _keep(kept: KeptValues, run: EvalRun) -> None:
 
 
 def run_names(store: Store) -> list[str]:
-    """The names of the runs of a store, oldest first."""
+    """Return the names of the runs in a store, oldest first."""
     kept = KeptValues(store, SOURCE)
     every = kept.keys()
     names = [name for name in every if "/" not in name]
@@ -472,7 +472,7 @@ def run_names(store: Store) -> list[str]:
 
 
 def read_run(store: Store, name: str = "") -> EvalRun:
-    """A run by its name, by default the newest. Raises ``ConfigError``."""
+    """Return a run by name, by default the newest. Raises ``ConfigError``."""
     names = run_names(store)
     if not names:
         raise ConfigError("there is no evaluation yet", name or None, "fsm-agent eval run makes one")
@@ -495,7 +495,7 @@ def read_run(store: Store, name: str = "") -> EvalRun:
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """A case whose score differs."""
+    """A case with different scores in two runs."""
 
     case: str
     score: str
@@ -505,9 +505,9 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """The difference of two runs over the cases of both: after minus before. ``differences``: figures by
-    score, with paired bootstrap intervals. ``changes``: cases with another score. ``alone``: cases of one
-    run."""
+    """The difference of two runs over their common cases: after minus before. ``differences``: statistics by
+    score, with paired bootstrap intervals. ``changes``: cases with a different score. ``alone``: number of
+    cases in only one run."""
 
     before: EvalRun
     after: EvalRun
@@ -516,7 +516,7 @@ class Comparison:
     alone: int
 
     def judge(self, gates: Iterable[str]) -> list[GateResult]:
-        """Look at gates on the differences. Raises ``ConfigError``."""
+        """Check gates against the differences. Raises ``ConfigError``."""
         return [Gate.of(one).judge(self.differences) for one in gates]
 
     def to_dict(self) -> dict[str, Any]:
@@ -528,7 +528,7 @@ class Comparison:
 
 
 FIGURES = ("cost", "latency")
-"""Scores that differ in every run: a change of one is not listed."""
+"""Scores that differ in every run: their changes are not listed."""
 
 
 def compare(before: EvalRun, after: EvalRun, seed: int = 0) -> Comparison:
@@ -565,8 +565,8 @@ def evaluate(
     seed: int = 0,
 ) -> EvalRun:
     """Ask an agent all cases and score its answers. ``scores``: words, functions, ``Scorer`` or ``Judge``
-    objects. Raises ``AssertionError`` if a case has no answer although ``gates`` are given, or one of them
-    does not hold; ``ConfigError`` for what cannot be used."""
+    objects. Raises ``AssertionError`` if, with ``gates``, a case has no answer or a gate fails;
+    ``ConfigError`` for invalid arguments."""
     dataset = cases if isinstance(cases, Dataset) else Dataset("cases", tuple(cases))
     wanted = [Gate.of(one) for one in gates]
     evaluation = Evaluation(agent, dataset, [scorer_of(one) for one in scores], usd, jobs, repeat, seed)

@@ -1,9 +1,9 @@
-"""Scores: what an answer is worth, the figures of all answers, and gates on them. A scorer is a name and a
-function of a case and its answer.
+"""Scores of answers, statistics over all answers, and gates on them. A scorer is a name and a function of a
+case and its answer.
 
 On the command line and in ``scores=`` a scorer is a word: ``exact``, ``contains``, ``contains=TEXT``,
 ``schema=FILE``, ``schema=MODULE:TYPE``, ``tools``, ``tools=A,B``, ``tools_include=A``, ``tools_exclude=A``,
-``cost``, ``latency``, or ``MODULE:NAME`` for a function of your own."""
+``cost``, ``latency``, or ``MODULE:NAME`` for your own function."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ from fsm_agent.output import JsonSchema, json_in
 from fsm_agent.support.texts import json_of, one_line
 
 WHY = 200
-"""Characters of a reason."""
+"""Maximum characters of a reason."""
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What an agent answered to a case. ``outcome`` and ``exit``: how its turn ended. ``tools``: names of the
-    tools that were called, in order. ``seconds``: without the time of people. ``usd``: ``None`` if a price is
-    not known. ``cached``: a turn of an earlier run."""
+    """An agent's answer to a case. ``outcome`` and ``exit``: how its turn ended. ``tools``: names of the
+    tools that were called, in order. ``seconds``: excluding waits for people. ``usd``: ``None`` if a price is
+    unknown. ``cached``: from a turn of an earlier run."""
 
     text: str
     outcome: str
@@ -50,15 +50,15 @@ class Answer:
 
     @property
     def value(self) -> Any:
-        """The JSON that the text is or has in a fence; the text itself without any."""
+        """The JSON in the text, bare or in a fence; the text itself if it contains none."""
         found = json_in(self.text)
         return self.text if found is None else found[1]
 
 
 @dataclass(frozen=True, slots=True)
 class Score:
-    """``value``: 1 for right and 0 for wrong, or a figure such as dollars; ``None`` if the scorer has nothing
-    to say about this case. ``why``: the reason, for people."""
+    """``value``: 1 for right and 0 for wrong, or a number such as dollars; ``None`` if the scorer does not
+    apply to this case. ``why``: the reason, for people."""
 
     value: float | None
     why: str = ""
@@ -67,18 +67,18 @@ class Score:
 @dataclass(frozen=True, slots=True)
 class Scorer:
     """A name and a function, sync or async, of a case and its answer that returns a ``Score``, a number, a
-    truth value, or ``None``."""
+    bool, or ``None``."""
 
     name: str
     function: Callable[[Case, Answer], Any]
 
     async def score(self, case: Case, answer: Answer) -> Score:
-        """Call the function. Its bug is a ``ConfigError``: a wrong score would look like a right one."""
+        """Call the function. A bug in it raises ``ConfigError``: a wrong score would look right."""
         try:
             found = self.function(case, answer)
             if inspect.isawaitable(found):
                 found = await found
-        except Exception as error:  # code of the user may raise anything
+        except Exception as error:  # user code may raise anything
             why = one_line(f"{type(error).__name__}: {error}", WHY)
             raise ConfigError(f"scorer {self.name} failed for case {case.id} ({why})") from error
         if isinstance(found, Score):
@@ -94,15 +94,15 @@ def _pass_or_fail(ok: bool, why: str) -> Score:
 
 
 def _why_no_answer(answer: Answer) -> str:
-    """Return the reason if the turn gave no answer to compare."""
+    """Return why the turn gave no answer to compare; empty if it did."""
     if answer.outcome == "completed" or answer.text:
         return ""
     return f"the turn ended with {answer.exit}: {answer.error}".rstrip(": ")
 
 
 def exact(case: Case, answer: Answer) -> Score:
-    """1 if the answer is what is expected, or one of a list: as text without white space around it, or as
-    JSON."""
+    """Score 1 if the answer equals the expected one, or one of a list: as text without surrounding white
+    space, or as JSON."""
     if case.expected is None:
         return Score(None, "the case has no expected answer")
     if why := _why_no_answer(answer):
@@ -114,8 +114,8 @@ def exact(case: Case, answer: Answer) -> Score:
 
 
 def contains(*words: str) -> Scorer:
-    """1 if the answer has all the words in it, in upper or lower case; without words, what is expected (of a
-    list, one of them)."""
+    """Score 1 if the answer contains all the words, ignoring case; without words, the expected answer (one of
+    a list)."""
 
     def score(case: Case, answer: Answer) -> Score:
         if not words and case.expected is None:
@@ -133,8 +133,8 @@ def contains(*words: str) -> Scorer:
 
 
 def fits(kind: Any) -> Scorer:
-    """1 if the answer is JSON that fits a JSON schema or a type that pydantic knows. Raises ``ConfigError``
-    for a type without a schema."""
+    """Score 1 if the answer is valid JSON for a JSON schema or a type that pydantic knows. Raises
+    ``ConfigError`` for a type without a schema."""
     if isinstance(kind, dict):
         kind = JsonSchema(kind)
     if isinstance(kind, JsonSchema):
@@ -163,9 +163,9 @@ def fits(kind: Any) -> Scorer:
 
 
 def trajectory(name: str, names: Sequence[str] = ()) -> Scorer:
-    """1 if the tools that were called are these, in this order (``tools``); have all of these among them
-    (``tools_include``); have none of these among them (``tools_exclude``). Without names, those that the case
-    has in its metadata."""
+    """Score 1 if the called tools equal these, in this order (``tools``); include all of these
+    (``tools_include``); include none of these (``tools_exclude``). Without names, use those in the case's
+    metadata."""
 
     def score(case: Case, answer: Answer) -> Score:
         wanted = tuple(names) or case.tools
@@ -183,12 +183,12 @@ def trajectory(name: str, names: Sequence[str] = ()) -> Scorer:
 
 
 def cost(case: Case, answer: Answer) -> Score:
-    """US dollars that the turn and its children cost."""
+    """Score the cost of the turn and its children in US dollars."""
     return Score(answer.usd, "" if answer.usd is not None else "a price is not known")
 
 
 def latency(case: Case, answer: Answer) -> Score:
-    """Seconds that the turn took, without the time of people."""
+    """Score the seconds that the turn took, excluding waits for people."""
     return Score(answer.seconds)
 
 
@@ -231,7 +231,7 @@ class Judge:
         return JUDGE.format(criterion=self.criterion.strip())
 
     def question(self, case: Case, answer: Answer) -> str:
-        """What it is asked about one answer."""
+        """Return the judge's input for one answer."""
         parts = {"question": case.input, "answer": answer.text}
         if case.expected is not None:
             parts["reference"] = case.expected
@@ -244,16 +244,16 @@ class Judge:
 NAMES = ("exact", "contains", "schema", "tools", "tools_include", "tools_exclude", "cost", "latency", "judge")
 _PLAIN: dict[str, Callable[[Case, Answer], Score]] = {"exact": exact, "cost": cost, "latency": latency}
 Load = Callable[[str, str, str], Any]
-"""Finds ``MODULE:NAME``; the other arguments say what it is, and what is allowed."""
+"""Imports ``MODULE:NAME``; the other arguments describe the object and the allowed ones."""
 
 
 def no_names(name: str, what: str, allowed: str) -> Any:
-    """Refuse names in Python, where the object can be given."""
+    """Reject names in Python code, where the object itself can be passed."""
     raise ConfigError(f"{what} was given by name", name, "the object itself")
 
 
 def scorer_of(word: Any, load: Load = no_names, judge: dict[str, Any] | None = None) -> Scorer | Judge:
-    """The scorer that a word or a function means. ``judge``: the model of a judge, and its budget. Raises
+    """Return the scorer for a word or a function. ``judge``: the model and budget of a judge. Raises
     ``ConfigError``."""
     if isinstance(word, Scorer | Judge):
         return word
@@ -303,12 +303,12 @@ def _text_of(value: str) -> str:
         raise ConfigError(f"the criterion cannot be read ({error})", value, "judge=@FILE") from None
 
 
-# The figures of all scores: means with bootstrap intervals, and gates that must hold.
+# Statistics of all scores: means with bootstrap intervals, and gates that must hold.
 
 
 RESAMPLES = 2_000
 TAIL = 0.025
-"""Share of resamples outside of the interval, on each side: the interval is one of 95 %."""
+"""Share of resamples outside of the interval on each side: it is a 95 % interval."""
 PARTS = ("mean", "low", "high", "min", "max", "p95", "total")
 _GATE = re.compile(
     r"(?P<score>[\w:.-]+?)(?:\.(?P<part>mean|low|high|min|max|p95|total))?"
@@ -318,8 +318,8 @@ _GATE = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """The scores of ``cases`` cases: their mean with its 95 % interval (``low``, ``high``), the least, the
-    largest, the 95th percentile, and the sum."""
+    """Statistics of the scores of ``cases`` cases: the mean with its 95 % interval (``low``, ``high``),
+    minimum, maximum, 95th percentile, and sum."""
 
     cases: int
     mean: float
@@ -332,7 +332,7 @@ class Figures:
 
     @classmethod
     def of(cls, values: Sequence[float], seed: int = 0) -> Figures | None:
-        """The figures of some values; ``None`` without any. The same seed gives the same interval."""
+        """Compute statistics of values; ``None`` without any. The same seed gives the same interval."""
         if not values:
             return None
         low, high = interval(tuple(values), seed)
@@ -343,7 +343,7 @@ class Figures:
 
 @lru_cache(256)
 def interval(values: tuple[float, ...], seed: int = 0) -> tuple[float, float]:
-    """The 95 % bootstrap interval of the mean (percentiles of ``RESAMPLES`` resamples)."""
+    """Return the 95 % bootstrap interval of the mean (percentiles of ``RESAMPLES`` resamples)."""
     if len(set(values)) == 1:
         return values[0], values[0]
     chance, number = random.Random(seed), len(values)  # noqa: S311 - no secret
@@ -353,14 +353,14 @@ def interval(values: tuple[float, ...], seed: int = 0) -> tuple[float, float]:
 
 @dataclass(frozen=True, slots=True)
 class GateResult:
-    """Whether a gate holds, and the figure that it looked at; ``None`` without one."""
+    """A gate and the figure that it checked, ``None`` without one."""
 
     gate: Gate
     found: float | None
 
     @property
     def ok(self) -> bool:
-        """A gate without a figure does not hold."""
+        """Whether the gate holds; false without a figure."""
         return self.found is not None and self.gate.holds(self.found)
 
     def __str__(self) -> str:
@@ -371,7 +371,7 @@ class GateResult:
 @dataclass(frozen=True, slots=True)
 class Gate:
     """A condition on a figure: ``exact>=0.9``, ``latency.p95<10``, ``contains.low>=0.8`` for the lower end of
-    the interval. Without a part, the mean counts."""
+    the interval. By default, the figure is the mean."""
 
     text: str
     score: str
@@ -381,7 +381,7 @@ class Gate:
 
     @classmethod
     def of(cls, text: str) -> Gate:
-        """Read a gate. Raises ``ConfigError``."""
+        """Parse a gate. Raises ``ConfigError``."""
         found = _GATE.fullmatch(text.strip())
         if found is None:
             allowed = f"SCORE>=NUMBER, such as exact>=0.9; SCORE may end in .{', .'.join(PARTS)}"
@@ -390,7 +390,7 @@ class Gate:
         return cls(text.strip(), found["score"], part, found["sign"], float(found["value"]))
 
     def holds(self, found: float) -> bool:
-        """Compare a figure with the value of the gate."""
+        """Return whether a figure satisfies the gate."""
         return {
             ">=": found >= self.value,
             "<=": found <= self.value,
@@ -399,7 +399,7 @@ class Gate:
         }[self.sign]
 
     def judge(self, figures: Mapping[str, Figures | None]) -> GateResult:
-        """Look at the figures of a run. Raises ``ConfigError`` for a score that it does not have."""
+        """Check the gate against a run's statistics. Raises ``ConfigError`` if they lack its score."""
         if self.score not in figures:
             raise ConfigError(
                 "a gate names a score that was not asked for", self.text, near(self.score, figures)

@@ -1,8 +1,7 @@
-"""OpenTelemetry: spans and figures of turns, for those who operate agents.
+"""OpenTelemetry spans and metrics of turns, for operators of agents.
 
-Nothing here is loaded before an agent is made with ``telemetry``, and the OpenTelemetry packages (the extra
-``otel``) not before that. ``conventions`` has every name that is sent, ``docs/telemetry.md`` says what they
-mean."""
+Its modules and the OpenTelemetry packages (the extra ``otel``) are loaded only when an agent is created with
+``telemetry``. ``conventions`` defines every name that is sent, ``docs/telemetry.md`` explains the names."""
 
 from __future__ import annotations
 
@@ -26,9 +25,9 @@ FORMS = "true, false, or fsm_agent.telemetry.Telemetry(…)"
 
 @dataclass(frozen=True, slots=True)
 class Telemetry:
-    """Where spans and figures go, and how much is said: ``Agent(telemetry=Telemetry(…))``. ``None`` for a
-    provider takes the one that the program has configured globally; for ``contents`` (what people, models
-    and tools said) and ``propagate`` (providers of models get a ``traceparent`` header) the setting."""
+    """Destination and detail of spans and metrics: ``Agent(telemetry=Telemetry(…))``. A provider of ``None``
+    means the program's global one; ``None`` for ``contents`` (record the texts of people, models, and tools)
+    and ``propagate`` (send providers of models a ``traceparent`` header) means the setting."""
 
     tracer_provider: TracerProvider | None = None
     meter_provider: MeterProvider | None = None
@@ -37,8 +36,8 @@ class Telemetry:
 
 
 def current_traceparent() -> str:
-    """The context of the current span as a header value; empty without a span, or if OpenTelemetry is not
-    loaded."""
+    """Return the context of the current span as a header value; empty without a span, or if OpenTelemetry is
+    not loaded."""
     if "opentelemetry.trace" not in sys.modules:
         return ""
     from opentelemetry.trace import get_current_span
@@ -49,8 +48,8 @@ def current_traceparent() -> str:
 
 
 def choose_telemetry(given: Telemetry | bool | None, settings: TelemetrySettings) -> Telemetry | None:
-    """Where an agent reports its turns, ``None`` if it does not. ``None`` for ``given``: use the settings.
-    Raises ``ConfigError`` for an invalid value."""
+    """Return where an agent reports its turns, or ``None`` if it does not. ``None`` for ``given`` means the
+    settings. Raises ``ConfigError`` for an invalid value."""
     if not isinstance(given, Telemetry | bool | None):
         raise ConfigError("telemetry has the wrong type", given, FORMS)
     wanted = settings.enabled if given is None else given
@@ -63,7 +62,7 @@ def choose_telemetry(given: Telemetry | bool | None, settings: TelemetrySettings
 
 
 def tracing_of(telemetry: Telemetry, store: Store) -> Extension:
-    """The feature ``telemetry`` of an agent. Raises ``ConfigError`` without the extra ``otel``."""
+    """Return the agent feature ``telemetry``. Raises ``ConfigError`` without the extra ``otel``."""
     try:
         from fsm_agent.telemetry.turn_spans import Tracing
     except ImportError as error:

@@ -1,8 +1,8 @@
 """Every name that is sent.
 
-Those of OpenTelemetry are of the semantic conventions 1.41.0, the last release that had the conventions for
-generative AI before they moved to a repository of their own; all of them are in Development, so they are
-written here, and change when this file does. ``fsm.*`` is what is known of a turn as a state machine.
+OpenTelemetry names follow the semantic conventions 1.41.0, the last release that contained the conventions
+for generative AI before they moved to their own repository. All of them have the status Development, so they
+are defined here and change only with this file. ``fsm.*`` describes a turn as a state machine.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ SCHEMA_URL = f"https://opentelemetry.io/schemas/{VERSION}"
 SCOPE = "fsm_agent"
 """Name of the tracer and of the meter."""
 
-# Operations; a span is called after its operation and what that is about
+# Operations; a span's name is its operation and the operation's object
 INVOKE_AGENT, CHAT, EXECUTE_TOOL = "invoke_agent", "chat", "execute_tool"
 STATE, COMPACT, WAIT, APPROVAL, PROGRAM = "state", "compact", "wait", "ask_approval", "answer_program"
 
@@ -51,7 +51,7 @@ SERVER_PORT = "server.port"
 HTTP_STATUS = "http.response.status_code"
 SESSION = "session.id"
 
-# Contents: only when they are asked for
+# Contents, sent only on request
 INPUT_MESSAGES = "gen_ai.input.messages"
 OUTPUT_MESSAGES = "gen_ai.output.messages"
 SYSTEM_INSTRUCTIONS = "gen_ai.system_instructions"
@@ -59,7 +59,7 @@ TOOL_DEFINITIONS = "gen_ai.tool.definitions"
 TOOL_ARGUMENTS = "gen_ai.tool.call.arguments"
 TOOL_RESULT = "gen_ai.tool.call.result"
 
-# Attributes of ours
+# Our own attributes
 FSM_TURN = "fsm.turn.id"
 FSM_STATE = "fsm.state"
 FSM_SEQ = "fsm.seq"
@@ -92,7 +92,7 @@ FSM_WAITED = "fsm.waited"
 FSM_GRANTED = "fsm.approval.granted"
 FSM_LINK = "fsm.link"
 
-# Metrics of the conventions, and of ours
+# Metrics of the conventions, and our own
 OPERATION_DURATION = "gen_ai.client.operation.duration"
 TOKEN_USAGE = "gen_ai.client.token.usage"  # noqa: S105 - no secret
 TIME_TO_FIRST_CHUNK = "gen_ai.client.operation.time_to_first_chunk"
@@ -108,7 +108,7 @@ FENCED_WRITES = "fsm.store.fenced_writes"
 COMMIT_DURATION = "fsm.store.commit.duration"
 
 SECONDS = (0.01, 0.02, 0.04, 0.08, 0.16, 0.32, 0.64, 1.28, 2.56, 5.12, 10.24, 20.48, 40.96, 81.92)
-"""Bounds of the buckets of durations, and of ``TOKENS`` those of tokens, as the conventions want them."""
+"""Histogram bucket bounds for durations, and in ``TOKENS`` for tokens, as the conventions require."""
 TOKENS = tuple(4**power for power in range(14))
 SHORT_SECONDS = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5)
 
@@ -121,37 +121,37 @@ PROVIDERS = {
     "xai": "x_ai",
     "vertex": "gcp.vertex_ai",
 }
-"""Our names of providers that the conventions call by another one."""
+"""Providers that the conventions name differently."""
 
 
 def provider_of(name: str) -> str:
-    """Return what the conventions call one of our providers."""
+    """Return the conventions' name for one of our providers."""
     return PROVIDERS.get(name, name)
 
 
 # ----------------------------------------------------------------------------------------------------
-# What people, models and tools said, as the conventions write it, and without secrets: JSON texts for the
-# attributes of spans.
+# Texts of people, models, and tools in the format of the conventions, with secrets redacted: JSON for span
+# attributes.
 
 
 Part = Mapping[str, Any]
 ASKED = ("messages", "input")
-"""Where the wires have the conversation."""
+"""Keys of the conversation in request bodies."""
 TEXTS = ("text", "input_text", "output_text", "refusal")
 
 
 def as_json(value: Any) -> str:
-    """JSON text without secrets."""
+    """Encode a value as JSON with secrets redacted."""
     return json.dumps(mask_json(value), ensure_ascii=False, default=str)
 
 
 def mask_words(words: str) -> str:
-    """The words without secrets."""
+    """Redact secrets in a text."""
     return mask(words)
 
 
 def of_request(request: ModelRequest) -> dict[str, str]:
-    """The attributes of what a model is asked, read from the body as it goes out, whichever wire it is of."""
+    """Return the attributes of a model request, read from its body in any of the wire formats."""
     try:
         body = json.loads(request.body)
     except ValueError:
@@ -169,7 +169,7 @@ def of_request(request: ModelRequest) -> dict[str, str]:
 
 
 def of_reply(reply: ModelReply) -> dict[str, str]:
-    """The attributes of what a model answered."""
+    """Return the attributes of a model's reply."""
     parts: list[Part] = []
     if reply.reasoning:
         parts.append({"type": "reasoning", "content": reply.reasoning})
@@ -181,7 +181,7 @@ def of_reply(reply: ModelReply) -> dict[str, str]:
 
 
 def of_turn(attribute: str, role: str, words: str) -> dict[str, str]:
-    """The attribute of what a user said, or was answered."""
+    """Return the attribute for a user's message, or for the answer to it."""
     return {attribute: as_json([{"role": role, "parts": [_text(words)]}])}
 
 
@@ -216,7 +216,7 @@ def _parts(content: Any) -> Iterator[Part]:
             yield _result(piece.get("tool_use_id"), piece.get("content"))
         elif piece.get("type") in ("thinking", "redacted_thinking"):
             yield {"type": "reasoning", "content": str(piece.get("thinking") or "")}
-        else:  # an image, a document: its bytes are no use here
+        else:  # an image or a document: its bytes are useless here
             yield {"type": str(piece.get("type"))}
 
 

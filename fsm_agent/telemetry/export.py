@@ -1,4 +1,4 @@
-"""Sending spans, figures and log records to a collector: what a program that is no library sets up.
+"""Exporting spans, metrics, and log records to a collector: the setup of a program, as opposed to a library.
 
 Addresses, headers, certificates, sampling and limits are the standard ``OTEL_*`` variables, which the SDK
 reads itself."""
@@ -33,9 +33,9 @@ from fsm_agent.telemetry import conventions as names
 ENDPOINT, PROTOCOL = "OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_PROTOCOL"
 HTTP = "http/protobuf"
 TIMEOUT, PATIENCE = "OTEL_EXPORTER_OTLP_TIMEOUT", 3.0
-"""Seconds that one attempt to send something may take, unless the variable says otherwise."""
+"""Timeout in seconds of one attempt to send, unless the variable overrides it."""
 AT_THE_END = 5.0
-"""Seconds that a process waits for what is left to be sent."""
+"""Seconds that a process waits for the final export."""
 LEVELS = {
     logging.DEBUG: SeverityNumber.DEBUG,
     logging.INFO: SeverityNumber.INFO,
@@ -44,13 +44,12 @@ LEVELS = {
     logging.CRITICAL: SeverityNumber.FATAL,
 }
 PLAIN = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime"}
-"""What every record has; the rest of its fields are attributes."""
+"""Fields of every record; all other fields are attributes."""
 
 
 def set_up(environment: Mapping[str, str]) -> None:
-    """Make and set the global providers of the signals that ``environment`` names a collector for, unless the
-    program has some already; ``finish`` sends what is left. Raises ``ConfigError`` for a protocol that is not
-    spoken here."""
+    """Create the global providers of the signals for which ``environment`` names a collector, unless the
+    program has set them; ``finish`` sends the rest. Raises ``ConfigError`` for an unsupported protocol."""
     resource, timeout = _resource(environment), None if TIMEOUT in environment else PATIENCE
     if _wanted(environment, "TRACES") and isinstance(trace.get_tracer_provider(), trace.ProxyTracerProvider):
         tracers = TracerProvider(resource=resource, shutdown_on_exit=False)
@@ -72,8 +71,8 @@ def set_up(environment: Mapping[str, str]) -> None:
 
 
 def finish() -> str:
-    """Send what is left, for some seconds at most, and stop. Return what could not be sent, in a line; empty
-    when nothing went wrong."""
+    """Send the rest, for at most ``AT_THE_END`` seconds, and stop. Return a line on what could not be sent;
+    empty without errors."""
     providers = (trace.get_tracer_provider(), metrics.get_meter_provider(), _logs.get_logger_provider())
     ends = [one.shutdown for one in providers if hasattr(one, "shutdown")]
     threads = [threading.Thread(target=end, daemon=True) for end in ends]
@@ -106,19 +105,19 @@ def _resource(environment: Mapping[str, str]) -> Resource:
 
 
 class ExportTrouble(logging.Handler):
-    """Keeps the first thing that went wrong in sending, in the place of a line for each attempt."""
+    """Keeps the first export error instead of logging a line for each attempt."""
 
     def __init__(self) -> None:
         super().__init__(logging.WARNING)
         self.first = ""
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Note a record."""
+        """Keep the first message."""
         self.first = self.first or record.getMessage()
 
 
 class LogExport(logging.Handler):
-    """Sends log records, tied to the span that they were made in, without secrets."""
+    """Exports log records with secrets redacted, linked to the span in which they were logged."""
 
     def __init__(self, logger: Logger) -> None:
         super().__init__(logging.INFO)

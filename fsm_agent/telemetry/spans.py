@@ -1,4 +1,4 @@
-"""Making spans, and what ties them to others: headers, links, and what they tell of a turn."""
+"""Creation of spans, and their connections: headers, links, and the parts of a turn that they report."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from fsm_agent.telemetry import Telemetry
 from fsm_agent.telemetry import conventions as names
 
 # ----------------------------------------------------------------------------------------------------
-# The instruments of one meter provider, and what is recorded in them.
+# The instruments of one meter provider, and their measurements.
 
 
 Attributes = Mapping[str, Any]
@@ -35,11 +35,11 @@ OF_METRICS = (
     names.SERVER_PORT,
     names.ERROR_TYPE,
 )
-"""The attributes of spans that figures have too: those of which there are few different values."""
+"""Span attributes that metrics have, too: those with few distinct values."""
 
 
 class Instruments:
-    """``of`` gives those of a provider, made once; ``leave`` lets them hear no more of the engine."""
+    """The instruments of a provider; ``of`` caches them, ``leave`` unsubscribes them from the engine."""
 
     leave: Callable[[], None]
 
@@ -76,7 +76,7 @@ class Instruments:
     @staticmethod
     @cache
     def of(provider: MeterProvider | None) -> Instruments:
-        """The instruments of a provider; they hear from then on what the engine measures besides turns."""
+        """Return the instruments of a provider, subscribed to the engine's measurements outside of turns."""
         made = Instruments(provider)
         made.leave = EVERYWHERE.subscribe(made.measured, Measured)
         return made
@@ -86,7 +86,7 @@ class Instruments:
         self._duration.record(seconds, of_metrics(attributes))
 
     def used(self, usage: Usage, attributes: Attributes) -> None:
-        """A reply was paid with these tokens."""
+        """Record the tokens that a reply used."""
         about = of_metrics(attributes)
         self._tokens.record(usage.prompt, {**about, names.TOKEN_TYPE: "input"})
         self._tokens.record(usage.output, {**about, names.TOKEN_TYPE: "output"})
@@ -100,24 +100,24 @@ class Instruments:
         self._running.add(turns)
 
     def moved(self, changes: Iterable[tuple[str, int, int]]) -> None:
-        """A row of the table spent and reset these counters (name, before, after)."""
+        """Count the retries and fallbacks among counter changes (name, before, after)."""
         for counter, before, after in changes:
             if after > before and (found := self._spent.get(counter)) is not None:
                 found.add(after - before)
 
     def ended(self, exit_reason: str, outcome: str, cost: float | None, attributes: Attributes) -> None:
-        """A turn has ended; ``cost`` in US dollars."""
+        """Record the end of a turn; ``cost`` in US dollars."""
         about = {names.AGENT: attributes.get(names.AGENT, "")}
         self._exits.add(1, {**about, names.FSM_EXIT: exit_reason, names.FSM_OUTCOME: outcome})
         if cost is not None:
             self._cost.add(cost, about)
 
     def compacted(self, trigger: str) -> None:
-        """A conversation became shorter."""
+        """Record a compaction of a conversation."""
         self._compactions.add(1, {names.FSM_COMPACTION + "trigger": trigger})
 
     def measured(self, figure: Measured) -> None:
-        """Take a figure of the engine that belongs to no turn."""
+        """Record a measurement of the engine that belongs to no turn."""
         value = figure.value
         match figure.name:
             case "queue_wait":
@@ -131,7 +131,7 @@ class Instruments:
 
 
 def of_metrics(attributes: Attributes) -> dict[str, Any]:
-    """Return those attributes of a span that figures have too."""
+    """Return the span attributes that metrics have, too."""
     return {name: attributes[name] for name in OF_METRICS if name in attributes}
 
 
@@ -140,7 +140,7 @@ TRACEPARENT = "traceparent"
 
 
 class TracedSetup(Protocol):
-    """What a turn runs on, as its spans tell it."""
+    """Setup of a turn, as far as spans report it."""
 
     runtime: Runtime
     auxiliary: tuple[Runtime, ...]
@@ -149,7 +149,7 @@ class TracedSetup(Protocol):
     trace: str
 
     def set_trace(self, trace: str) -> None:
-        """Keep the ``traceparent`` of the turn's span."""
+        """Store the ``traceparent`` of the turn's span."""
         ...
 
 
@@ -160,13 +160,13 @@ class TracedRecovery(Protocol):
 
 
 class TracedCompaction(Protocol):
-    """``compressions``: figures of the compactions of a turn."""
+    """``compressions``: statistics of the turn's compactions."""
 
     compressions: list[dict[str, Any]]
 
 
 class TracedTurn(Protocol):
-    """What spans tell of a turn of an agent (``fsm_agent_states.turn.TurnState``)."""
+    """The parts of an agent's turn that spans report (``fsm_agent_states.turn.TurnState``)."""
 
     turn_id: str
     session_id: str
@@ -176,17 +176,17 @@ class TracedTurn(Protocol):
 
     @property
     def setup(self) -> TracedSetup:
-        """What it runs on."""
+        """The setup of the turn."""
         ...
 
     @property
     def recovery(self) -> TracedRecovery:
-        """What it makes of failures."""
+        """The state of error recovery."""
         ...
 
     @property
     def compaction(self) -> TracedCompaction:
-        """How its history becomes shorter."""
+        """The compaction of the history."""
         ...
 
     def counters(self) -> dict[str, int]:
@@ -195,7 +195,7 @@ class TracedTurn(Protocol):
 
 
 class Spans:
-    """``contents``: record message texts, too. ``propagate``: model requests carry the context of their
+    """``contents``: also record message texts. ``propagate``: send model requests with the context of their
     span."""
 
     def __init__(self, telemetry: Telemetry) -> None:
@@ -214,24 +214,24 @@ class Spans:
         kind: SpanKind = SpanKind.INTERNAL,
         links: list[Link] | None = None,
     ) -> Span:
-        """Begin a span under the one in ``context``; ``None`` for that of the current task."""
+        """Start a span with the parent in ``context``; ``None`` means that of the current task."""
         return self._tracer.start_span(name, context, kind, dict(attributes), links)
 
 
 def traceparent_of(span: Span) -> str:
-    """The context of a span as a header value; empty for an invalid span."""
+    """Return the context of a span as a header value; empty for an invalid span."""
     return headers_of(trace.set_span_in_context(span, Context())).get(TRACEPARENT, "")
 
 
 def headers_of(context: Context | None = None) -> dict[str, str]:
-    """The headers that tie a request to the span in a context."""
+    """Return the headers that connect a request to the span in a context."""
     headers: dict[str, str] = {}
     TEXT.inject(headers, context)
     return headers
 
 
 def link_to(traceparent: str, why: str) -> list[Link]:
-    """A link to the span that was stored as this text; none for what is no such text. Nothing else follows
-    from it: neither where a span belongs, nor whether it is sampled."""
+    """Return a link to the span stored as this text, or none if the text is invalid. A link affects neither
+    the parent of a span nor its sampling."""
     found = trace.get_current_span(TEXT.extract({TRACEPARENT: traceparent}, Context())).get_span_context()
     return [Link(found, {names.FSM_LINK: why})] if found.is_valid else []

@@ -1,4 +1,4 @@
-"""The span of a turn, and in it one for each visit of a state."""
+"""The span of a turn, and child spans for each visit of a state."""
 
 from __future__ import annotations
 
@@ -43,16 +43,16 @@ from fsm_agent.telemetry import conventions as names
 from fsm_agent.telemetry.spans import Spans, TracedTurn, headers_of, link_to, traceparent_of
 
 # ----------------------------------------------------------------------------------------------------
-# Spans of what a turn asks for: requests to models, calls of tools, and waits.
+# Spans of a turn's requests: requests to models, tool calls, and waits.
 
 
 FAILED = ("error", "timeout", "unknown")
-"""Outcomes of a tool that are errors; the others result from a decision."""
+"""Outcomes of a tool that count as errors; the others result from a decision."""
 
 
 class RequestSpans:
-    """``context``: of the span that requests are made in. Everything that performs a request runs in the
-    context of its span, so that other spans nest under it."""
+    """``context``: of the span in which requests are made. Each request is performed in the context of its
+    span, so other spans nest under it."""
 
     def __init__(self, spans: Spans, turn: TracedTurn) -> None:
         self._spans, self._turn = spans, turn
@@ -68,14 +68,14 @@ class RequestSpans:
 
     @property
     def layer(self) -> Layer:
-        """Return what performs each request in the context of its span, or of the state's."""
+        """Return the layer that performs each request in the context of its span, or of the state's."""
         return Layer("telemetry", self._perform)
 
     def _perform(self, request: Any, turn: Any, call_next: Perform) -> Awaitable[Any]:
         return self._traced.get(type(request), self._plain)(request, call_next)
 
     def first_chunk(self, event: FirstChunk) -> None:
-        """The model that is asked now has begun to answer."""
+        """Record the first chunk of the model's current reply."""
         if self._chat is not None and self._chat.attributes[names.REQUEST_STREAM]:
             seconds = self._chat.seconds
             self._chat.tell({names.FIRST_CHUNK: seconds})
@@ -189,7 +189,7 @@ class RequestSpans:
             return reply
 
     def about(self) -> dict[str, Any]:
-        """The attributes that every span of the turn has."""
+        """Return the attributes that every span of the turn has."""
         turn = self._turn
         return {
             names.AGENT: turn.setup.agent,
@@ -207,7 +207,7 @@ class RequestSpans:
         kind: SpanKind = SpanKind.INTERNAL,
         measured: bool = False,
     ) -> Iterator[OpenSpan]:
-        """A span for as long as the block runs, current in it; its time is recorded if it is ``measured``."""
+        """Open a current span for the duration of the block; record its time if ``measured``."""
         open_span = OpenSpan(self._spans.span(name, self.context, about, kind=kind), dict(about))
         token = contexts.attach(trace.set_span_in_context(open_span.span, self.context))
         try:
@@ -223,7 +223,7 @@ class RequestSpans:
 
 
 class OpenSpan:
-    """A span that has not ended, and the attributes that it has so far."""
+    """A span that has not ended, and its attributes so far."""
 
     def __init__(self, span: Span, attributes: dict[str, Any]) -> None:
         self.span, self.attributes = span, attributes
@@ -231,7 +231,7 @@ class OpenSpan:
 
     @property
     def seconds(self) -> float:
-        """Since it began."""
+        """Seconds since it began."""
         return time.perf_counter() - self._began
 
     def tell(self, attributes: Mapping[str, Any]) -> None:
@@ -240,7 +240,7 @@ class OpenSpan:
         self.span.set_attributes(attributes)
 
     def failed(self, kind: str, why: str = "") -> None:
-        """Record a failure; ``kind`` comes from a small set of words."""
+        """Record a failure; ``kind`` must come from a small set of words."""
         self.tell({names.ERROR_TYPE: kind})
         self.span.set_status(Status(StatusCode.ERROR, why or None))
 
@@ -253,7 +253,7 @@ class OpenSpan:
 
 
 def model_of(runtime: Runtime) -> dict[str, Any]:
-    """The attributes that name a model and its address."""
+    """Return the attributes that name a model and its address."""
     told: dict[str, Any] = {
         names.PROVIDER: names.provider_of(runtime.provider),
         names.REQUEST_MODEL: runtime.model,
@@ -266,7 +266,7 @@ def model_of(runtime: Runtime) -> dict[str, Any]:
 
 
 def tokens_of(usage: Usage | TurnUsage) -> dict[str, int]:
-    """The attributes of tokens; the prompt's include those of a cache, as the conventions want it."""
+    """Return the token attributes; those of the prompt include cached ones, as the conventions require."""
     return {
         names.INPUT_TOKENS: usage.prompt,
         names.OUTPUT_TOKENS: usage.output,
@@ -281,12 +281,12 @@ COMPACTING = "Compress"
 
 
 class TurnSpans(Part):
-    """One turn: a layer around its requests, and a subscriber to its stream. ``handed``: the
+    """Spans of one turn: a layer around its requests, and a subscriber to its stream. ``handed``: the
     ``traceparent`` of the turn that handed the conversation over, empty without a handoff.
 
     The span of a turn begins with its first step, in the caller's context, and ends when the turn stops
     running. Resuming the turn (after a crash, a suspension, in another process) begins a new span that is
-    linked to the one before."""
+    linked to the previous one."""
 
     def __init__(self, spans: Spans, turn: TracedTurn, handed: Callable[[], str]) -> None:
         self._spans, self._turn, self._handed = spans, turn, handed
@@ -297,7 +297,7 @@ class TurnSpans(Part):
         self._compressions = 0
 
     def __del__(self) -> None:
-        """The caller dropped a turn that did not end: close its span."""
+        """Close the span of a turn that the caller dropped before its end."""
         if getattr(self, "_whole", None) is not None:
             self._end()
 
@@ -309,7 +309,7 @@ class TurnSpans(Part):
 
     @contextmanager
     def stepping(self) -> Iterator[None]:
-        """Around one step: what it does is done in the context of the turn's span."""
+        """Run one step in the context of the turn's span."""
         whole = self._whole or self._begin_span()
         token = contexts.attach(trace.set_span_in_context(whole.span))
         try:
@@ -322,13 +322,13 @@ class TurnSpans(Part):
             contexts.detach(token)
 
     def _on_opened(self, event: Opened) -> None:
-        """The turn has its session; what ties it to its span is stored with its next move."""
+        """The turn has its session: store the reference to its span with the next move."""
         if self._whole is not None:
             self._turn.setup.set_trace(traceparent_of(self._whole.span))
             self._on_visit()
 
     def _on_move(self, step: Step) -> None:
-        """End the visit of one state, and begin that of the next."""
+        """End the span of one visit and begin that of the next."""
         if self._visit is not None:
             self._visit.tell(
                 {
@@ -379,7 +379,7 @@ class TurnSpans(Part):
         return link_to(self._handed(), "handed over")
 
     def _on_visit(self) -> None:
-        """The turn is in a state now."""
+        """Begin the span of a visit."""
         assert self._whole is not None
         state = self._turn.state
         compacts = state == COMPACTING
@@ -439,7 +439,7 @@ class TurnSpans(Part):
 
 
 class CompactionSpans(Part):
-    """A compaction that a person asks for: a span of its own, and the layer around its requests."""
+    """Spans of a compaction that a person requests: one span, and the layer around its requests."""
 
     def __init__(self, spans: Spans, turn: TracedTurn) -> None:
         self._spans, self._turn, self._requests = spans, turn, RequestSpans(spans, turn)
@@ -457,12 +457,12 @@ class CompactionSpans(Part):
 
 
 def compaction_of(figures: Mapping[str, Any]) -> dict[str, Any]:
-    """The attributes of a compaction."""
+    """Return the attributes of a compaction."""
     return {names.FSM_COMPACTION + name: value for name, value in figures.items() if value is not None}
 
 
 class Tracing(Extension):
-    """The feature ``telemetry`` of one agent: the spans of its turns."""
+    """The agent feature ``telemetry``: the spans of its turns."""
 
     name = "telemetry"
 

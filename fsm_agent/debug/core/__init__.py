@@ -1,1 +1,1 @@
-"""The debugger without a face: run control, breakpoints, records, and how another process is reached."""
+"""The debugger without a user interface: run control, breakpoints, records, remote turns."""

@@ -1,4 +1,4 @@
-"""Questions to a recorded turn: where time went, what else could be decided, how two runs differ."""
+"""Analysis of a recorded turn: where time went, which rows were possible, how two runs differ."""
 
 # The page asks the turn's own machinery. The guards in the table decide which row other budgets would have
 # taken; nothing is computed a second time. Conditions on data are evaluated on the requests and replies in
@@ -23,9 +23,8 @@ from fsm_agent.fsm.table import AllOf, AnyOf, Below, Guard, Row, Spent, Table
 from fsm_agent.sessions.store.rows import loads
 
 # ----------------------------------------------------------------------------------------------------
-# A turn on a time axis: its state at every moment, and what it waited for: a person, the model, a
-# tool, or a deadline. The axis adds the seconds that the states took, so that a night without a running
-# process takes no space.
+# A turn on a time axis: its state at every moment, and what it waited for: a person, the model, a tool, or a
+# deadline. The axis sums the time spent in states, so a night without a running process takes no space.
 
 
 Waited = Literal["people", "model", "tools", "pauses"]
@@ -36,7 +35,7 @@ KINDS: dict[str, Waited] = {
     "RunTool": "tools",
     "Wait": "pauses",
 }
-"""What is waited for, by the kind of the request; everything else is the engine's own time."""
+"""What a request of this kind waits for; all other time is the engine's own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +50,7 @@ class Stay:
 
 
 def stays(record: Record) -> Iterator[Stay]:
-    """Every visit of a turn that was ended by a move, in order."""
+    """Yield every visit of a turn that a move ended, in order."""
     waited = _wait_seconds(record)
     states = record.path()
     for at, seconds in enumerate(_seconds(record)):
@@ -64,9 +63,9 @@ def stays(record: Record) -> Iterator[Stay]:
 
 
 def columns(record: Record, buckets: int, states: Sequence[str]) -> dict[str, Any]:
-    """The whole turn in at most ``buckets`` equal spans of time: ``positions`` at which they begin, ``masks``
-    of the states in each as bits, ``waits``: of each span the seconds that were waited for what, ``seconds``
-    of the whole, and ``sums`` by what was waited for. A visit shows its waits in the order of ``WAITS``."""
+    """Divide the turn into at most ``buckets`` equal spans of time: ``positions`` where they begin, ``masks``
+    of their states as bits, ``waits``: seconds of waiting in each by kind, ``seconds`` of the whole, and
+    ``sums`` of waiting by kind. A visit shows its waits in the order of ``WAITS``."""
     found = list(stays(record))
     total = sum(one.seconds for one in found)
     count = max(1, min(buckets, 4000))
@@ -96,7 +95,7 @@ def columns(record: Record, buckets: int, states: Sequence[str]) -> dict[str, An
 
 
 def waits_of(record: Record, at: int) -> dict[str, float]:
-    """Seconds that the visit at a position waited, by what for."""
+    """Return the seconds that the visit at a position waited, by kind."""
     found: dict[str, float] = {}
     for one in record.visit(at):
         if one["kind"] in KINDS:
@@ -131,7 +130,7 @@ def _seconds(record: Record) -> Iterator[float]:
 
 
 def _wait_seconds(record: Record) -> dict[tuple[int, Waited], float]:
-    """Seconds by (position, what was waited for). Requests that were made at once are added up."""
+    """Return seconds by (position, kind of wait). Concurrent requests add up."""
     found: dict[tuple[int, Waited], float] = {}
     kinds = ", ".join("?" * len(KINDS))
     sql = f"SELECT seq, kind, SUM(seconds) FROM effects {_SPAN} AND kind IN ({kinds}) GROUP BY seq, kind"  # noqa: S608
@@ -148,38 +147,37 @@ _SPAN = "WHERE turn = ? AND seq >= ? AND (? IS NULL OR seq < ?)"
 
 
 # ----------------------------------------------------------------------------------------------------
-# What could have been decided otherwise at a move: which rows its state has, what each of their budgets has
-# left, and with which other budgets each would have been taken. Everything is asked of the table's own
-# guards; nothing runs.
+# The alternatives at a move: the rows of its state, how much of each budget remains, and the budgets that
+# would take another row. The table's own guards decide; nothing runs.
 
 
 MOST = 64
-"""Ways of opening a guard that are looked at, at most."""
+"""Maximum number of ways to open a guard that are examined."""
 
 
 @dataclass(frozen=True, slots=True)
 class Budgets:
-    """Counters and limits, as guards read them. A limit that is not known is 0, that of a flag 1."""
+    """Counters and limits, as guards read them. An unknown limit is 0, that of a flag 1."""
 
     counters: Mapping[str, int]
     limits: Mapping[str, int]
 
     def count(self, counter: str) -> int:
-        """Return how often it was counted."""
+        """Return the value of a counter, 0 if it is unknown."""
         return self.counters.get(counter, 0)
 
     def limit(self, name: str) -> int:
-        """Return how often it may be."""
+        """Return the value of a limit, 0 if it is unknown."""
         return self.limits.get(name, 0)
 
     def changed(self, counters: Mapping[str, int], limits: Mapping[str, int]) -> Budgets:
-        """Return these with others in their place."""
+        """Return a copy with these values replaced."""
         return Budgets({**self.counters, **counters}, {**self.limits, **limits})
 
 
 @dataclass(frozen=True, slots=True)
 class Left:
-    """A budget that a row's guard asks about: ``count`` of ``limit`` are spent."""
+    """A budget that a row's guard reads: ``count`` of ``limit`` are spent."""
 
     counter: str
     limit: str
@@ -189,7 +187,7 @@ class Left:
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """Limits to have, and flags, for a guard to be open."""
+    """Limits and flags that would open a guard."""
 
     limits: Mapping[str, int]
     counters: Mapping[str, int]
@@ -197,8 +195,8 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class RowChoice:
-    """One row. ``taken``: with these budgets it is. ``opens``: the fewest other budgets with which it would
-    be, ``None`` when it is taken, or when there are none."""
+    """One row. ``taken``: these budgets take it. ``opens``: the smallest change of budgets that would take
+    it, ``None`` if it is taken or no such change exists."""
 
     row: str
     rung: str
@@ -215,7 +213,7 @@ class RowChoice:
 
 
 def choices(table: Table, state: str, event: str, budgets: Budgets) -> list[RowChoice]:
-    """The rows of a state and an event, in order. Raises ``ConfigError`` for an event that it has not."""
+    """Return the rows for an event of a state, in order. Raises ``ConfigError`` if it has no such event."""
     rows = table.by_event.get((state, event))
     if rows is None:
         raise ConfigError(f"{state} has no line for such an event", event, ", ".join(table.events(state)))
@@ -235,7 +233,7 @@ def _choice(row: Row, budgets: Budgets, flags: frozenset[str]) -> RowChoice:
 
 
 def _smallest_change(guard: Guard, budgets: Budgets, flags: frozenset[str]) -> Change | None:
-    """The smallest of the changes with which the guard holds."""
+    """Return the smallest change that opens the guard."""
     found = [
         change
         for _, atoms in zip(range(MOST), _ways(guard), strict=False)
@@ -246,7 +244,7 @@ def _smallest_change(guard: Guard, budgets: Budgets, flags: frozenset[str]) -> C
 
 
 def _ways(guard: Guard) -> Iterator[tuple[Below | Spent, ...]]:
-    """Each set of comparisons that is enough for the guard to hold."""
+    """Yield each set of comparisons that is sufficient to open the guard."""
     match guard:
         case Below() | Spent():
             yield (guard,)
@@ -261,7 +259,7 @@ def _ways(guard: Guard) -> Iterator[tuple[Below | Spent, ...]]:
 
 
 def _change(atoms: tuple[Below | Spent, ...], budgets: Budgets, flags: frozenset[str]) -> Change | None:
-    """Other limits for those comparisons that do not hold; of a flag, whose limit is 1, another count."""
+    """Return new limits for the comparisons that fail; for a flag, whose limit is 1, a new count."""
     limits: dict[str, int] = {}
     counters: dict[str, int] = {}
     for atom in (one for one in atoms if not one.holds(budgets)):
@@ -278,18 +276,18 @@ def _change(atoms: tuple[Below | Spent, ...], budgets: Budgets, flags: frozenset
 
 
 # ----------------------------------------------------------------------------------------------------
-# Two runs side by side: where they part, and how their moves line up after that.
+# Two runs side by side: where they diverge, and how their moves align after that.
 
 
 Tag = Literal["same", "changed", "only_left", "only_right"]
 _TAGS: dict[str, Tag] = {"equal": "same", "replace": "changed", "delete": "only_left", "insert": "only_right"}
 ALIGNED = 2_000
-"""Moves after the parting that are lined up one with another; what comes later is shown as changed."""
+"""Moves after the divergence that are aligned with each other; later ones are shown as changed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Stretch:
-    """Moves ``left`` of the one run and ``right`` of the other, as (first, last); empty when last is below
+    """Moves ``left`` of one run and ``right`` of the other, as (first, last); empty when last is below
     first."""
 
     tag: Tag
@@ -300,8 +298,8 @@ class Stretch:
 @dataclass(frozen=True, slots=True)
 class Comparison:
     """``parted``: the number of the first move that differs, ``None`` when all moves are the same; ``said``:
-    the first move whose visit was answered otherwise, with the kinds of the requests. ``shared`` moves both
-    turns have from the same ancestor."""
+    the first move whose visit differs in requests or replies. ``shared``: the number of moves inherited from
+    the same ancestor."""
 
     left: str
     right: str
@@ -316,7 +314,7 @@ class Comparison:
 
 
 def compare(left: Record, right: Record) -> Comparison:
-    """By the rows taken; what was said in the visits decides ``said``."""
+    """Compare two runs by the rows taken. The replies in the visits determine ``said``."""
     rows = [[step.row for step in record.steps()] for record in (left, right)]
     same = _common(*rows)
     shared = _shared_moves(left, right)
@@ -346,7 +344,7 @@ def _common(left: Sequence[str], right: Sequence[str]) -> int:
 
 
 def _shared_moves(left: Record, right: Record) -> int:
-    """Moves that are the same rows of the database in both."""
+    """Count the moves that are the same database rows in both."""
     count = 0
     for one, other in zip(left.parts, right.parts, strict=False):
         if (one.turn, one.first) != (other.turn, other.first):
@@ -369,7 +367,7 @@ def _answers(record: Record, at: int) -> list[tuple[str, str]]:
     found = []
     for effect in record.visit(at):
         kind = REQUEST_KINDS.get(effect["kind"])
-        if kind is None or kind.intent:  # of another table's requests every one is asked of the world
+        if kind is None or kind.intent:  # in another table, every request goes to the outside world
             reply = {k: v for k, v in (effect["reply"] or {}).items() if k not in ("seconds", "usage")}
             found.append((effect["kind"], repr(reply)))
     return found
@@ -380,15 +378,15 @@ def _answers(record: Record, at: int) -> list[tuple[str, str]]:
 
 Cost = Callable[[Usage], float | None]
 LONGEST_ARGUMENTS = 200
-"""Characters of the arguments of one call."""
+"""Maximum characters of the arguments of one call."""
 MOST_CALLS = 8
-"""Calls of one move that are listed."""
+"""Maximum calls listed for one move."""
 
 
 def note_of(entries: Iterable[Mapping[str, Any]], cost: Cost) -> dict[str, Any]:
     """Return the note of a move from the requests of the visit that it ended: ``calls`` [[tool, arguments]],
-    which the model asked for or the state ran, ``tokens``, and ``cost`` in US dollars, ``None`` while a price
-    is not known."""
+    which the model requested or the state ran, ``tokens``, and ``cost`` in US dollars, ``None`` if a price is
+    unknown."""
     calls: list[list[str]] = []
     used = NO_USAGE
     for one in entries:
@@ -429,7 +427,7 @@ def noted_moves(record: Record, first: int, last: int) -> list[dict[str, Any]]:
 
 
 def tools_called(record: Record) -> list[tuple[str, int]]:
-    """Return the tools that a turn called, by their names, with how often."""
+    """Return the tools that a turn called, with the number of calls by name."""
     found: dict[str, int] = {}
     with record.reading() as c:
         for part in record.within(1, None):

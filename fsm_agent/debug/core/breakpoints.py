@@ -1,5 +1,5 @@
-"""Breakpoints: where a turn stops, under which condition, at which hit, or what is noted instead of
-stopping.
+"""Breakpoints: where a turn stops, under which condition, and at which hit. A logpoint writes a line instead
+of stopping.
 """
 
 from __future__ import annotations
@@ -20,16 +20,15 @@ from fsm_agent.fsm.pause_point import TurnKind
 from fsm_agent.fsm.table import Table
 
 # ----------------------------------------------------------------------------------------------------
-# What a condition of a breakpoint may be about, besides counters: what was asked for and said in the visit
-# that a move ended, and what the turn has taken so far.
+# What a breakpoint condition may refer to besides counters: the requests and replies of the visit that a move
+# ended, and the resources that the turn has used so far.
 #
-# A condition is asked once for each call of the visit, so that ``tool`` and ``arguments`` are of the same
-# one; it holds when it holds for one of them. Where there was no call it is asked once, and these texts are
-# empty.
+# A condition is evaluated once per call of the visit, so ``tool`` and ``arguments`` belong to the same call.
+# It holds if it holds for one call. Without a call, it is evaluated once, and these texts are empty.
 
 
 Entries = Sequence[Mapping[str, Any]]
-"""Requests of a visit with their replies, as the journal has them."""
+"""Requests of a visit with their replies, as in the journal."""
 NAMED: Mapping[str, str] = {
     "tool": "name of a tool that the model calls, or that was run",
     "arguments": "arguments of the call, as JSON",
@@ -42,7 +41,7 @@ OF_REQUESTS: Mapping[str, str] = {
     "request": "a request of the state, as JSON",
     "reply": "its reply, as JSON",
 }
-"""Texts of a turn of another table."""
+"""Texts of a turn of any other table."""
 FIGURES: Mapping[str, str] = {
     "seq": "number of the move",
     "seconds": "how long the state took",
@@ -55,7 +54,7 @@ SPENT: Mapping[str, str] = {
 
 @dataclass(frozen=True, slots=True)
 class TurnCost:
-    """What a turn has taken so far. ``cost`` in US dollars, ``None`` while a price is not known."""
+    """Resources that a turn has used so far. ``cost`` in US dollars, ``None`` if a price is unknown."""
 
     requests: int = 0
     tokens: int = 0
@@ -64,7 +63,7 @@ class TurnCost:
 
 @dataclass(frozen=True, slots=True)
 class MoveFacts:
-    """Facts of one move, read when a condition is about them. ``counters`` as they are after it."""
+    """Facts of one move, read only if a condition needs them. ``counters`` are those after the move."""
 
     step: Step
     counters: Mapping[str, int]
@@ -73,18 +72,18 @@ class MoveFacts:
 
 
 def texts_of(kind: TurnKind) -> Mapping[str, str]:
-    """The texts that a condition may name, with what they are."""
+    """Return the texts that a condition may name, with descriptions."""
     return NAMED if kind.talks else OF_REQUESTS
 
 
 def numbers_of(kind: TurnKind) -> dict[str, str]:
-    """The numbers that a condition may name, with what they are; counters first."""
+    """Return the numbers that a condition may name, with descriptions; counters first."""
     counters = dict.fromkeys(kind.counters, "counter")
     return {**counters, **FIGURES, **(SPENT if kind.talks else {})}
 
 
 def condition_values(facts: MoveFacts, names: frozenset[str]) -> Iterator[dict[str, Any]]:
-    """Yield the values to ask a condition with that uses ``names``."""
+    """Yield the values with which to evaluate a condition that uses ``names``."""
     values: dict[str, Any] = {**facts.counters, "seq": facts.step.seq, "seconds": facts.step.seconds}
     if names & SPENT.keys():
         spent = facts.spent()
@@ -119,19 +118,19 @@ def _reply_calls(reply: Mapping[str, Any]) -> Iterable[dict[str, str]]:
 
 
 # ----------------------------------------------------------------------------------------------------
-# Reading what a face was given as JSON: a wrong value is a ``MalformedArgument`` that says which, what was
-# given and what is allowed.
+# Validation of JSON arguments from clients: a ``MalformedArgument`` names the wrong argument, its value, and
+# the allowed ones.
 
 
 Arguments = Mapping[str, Any]
 
 
 class MalformedArgument(ConfigError):
-    """An argument that no face of ours would send: missing, or of another type than it must be."""
+    """An argument that our own clients never send: missing, or of the wrong type."""
 
 
 def number(arguments: Arguments, name: str, default: int | None = None, *, least: int | None = 0) -> int:
-    """Return a whole number that is not below ``least``, if there is one. Raises ``MalformedArgument``."""
+    """Return a whole number, at least ``least`` unless that is ``None``. Raises ``MalformedArgument``."""
     value = arguments.get(name, default)
     if not isinstance(value, int) or isinstance(value, bool) or (least is not None and value < least):
         raise MalformedArgument(
@@ -149,7 +148,7 @@ def text(arguments: Arguments, name: str) -> str:
 
 
 def texts(arguments: Arguments, name: str) -> tuple[str, ...]:
-    """Return a list of texts, empty when it is not given. Raises ``MalformedArgument``."""
+    """Return a list of texts, empty if it is absent. Raises ``MalformedArgument``."""
     value = arguments.get(name) or []
     if not isinstance(value, list) or not all(isinstance(one, str) for one in value):
         raise MalformedArgument(f"{name} is no list of texts", value, "a list of texts")
@@ -157,7 +156,7 @@ def texts(arguments: Arguments, name: str) -> tuple[str, ...]:
 
 
 def objects(arguments: Arguments, name: str) -> list[Arguments]:
-    """Return a list of objects, empty when it is not given. Raises ``MalformedArgument``."""
+    """Return a list of objects, empty if it is absent. Raises ``MalformedArgument``."""
     value = arguments.get(name) or []
     if not isinstance(value, list) or not all(isinstance(one, Mapping) for one in value):
         raise MalformedArgument(f"{name} is no list of objects", value, "a list of objects")
@@ -166,7 +165,7 @@ def objects(arguments: Arguments, name: str) -> list[Arguments]:
 
 Kind = Literal["state", "event", "row", "arrow", "exit", "move"]
 ANY = "any"
-"""The only target of the kind ``move``: every move, for those whose condition says enough."""
+"""The only target of the kind ``move``: every move; the condition narrows it."""
 Holds = Callable[[MoveFacts], bool]
 ARROW = "→"
 _HITS = re.compile(r"\s*(>=|<=|==|>|<|%)?\s*(\d+)\s*")
@@ -176,18 +175,18 @@ _COMPARE: Mapping[str, Callable[[int, int], bool]] = {
 }  # fmt: skip
 _FIELD = re.compile(r"\{(\w+)\}")
 FACTS = ("seq", "source", "event", "dest", "row", "exit")
-"""What a logpoint may name besides counters."""
+"""Names that a logpoint may use besides counters."""
 
 
 @dataclass(frozen=True, slots=True)
 class Breakpoint:
     """``target``: a state that is entered, an event, a row's id, an arrow ``"CallLLM→ClassifyError"`` (``->``
-    will do), how a turn ends: an exit reason or an outcome (``failed``), or ``any`` move.
+    also works), an exit reason or outcome (``failed``) of a turn, or ``any`` move.
 
-    ``condition`` is over the counters after the move (``retries >= 2``), and over what was said in the visit
-    that it ended and what the turn took so far (``tool == "terminal" and tokens > 5000``, see
-    ``move_facts``); ``hits`` says at which hits it stops: ``3``, ``>= 3``, ``% 5`` (every fifth). With
-    ``log``, it notes this text instead of stopping; ``{retries}``, ``{seq}``, ``{row}`` in it are
+    ``condition`` refers to the counters after the move (``retries >= 2``), the requests and replies of the
+    visit that it ended, and the turn's usage so far (``tool == "terminal" and tokens > 5000``, see
+    ``MoveFacts``); ``hits`` says at which hits it stops: ``3``, ``>= 3``, ``% 5`` (every fifth). With
+    ``log``, it writes this text instead of stopping; ``{retries}``, ``{seq}``, ``{row}`` in it are
     replaced."""
 
     kind: Kind
@@ -215,7 +214,7 @@ class Breakpoint:
         )
 
     def __str__(self) -> str:
-        """What it stops at, as a person reads it: with its condition, and at which hits."""
+        """Describe where it stops: the target, the condition, and the hits."""
         said = f"{self.kind} {self.target}"
         if self.condition:
             said = f"{self.condition} at {said}"
@@ -226,7 +225,7 @@ class Breakpoint:
         return asdict(self)
 
     def meets(self, step: Step) -> bool:
-        """Is ``step`` the kind of move that this is about?"""
+        """Return whether ``step`` is the kind of move that this breakpoint is about."""
         match self.kind:
             case "state":
                 return step.dest == self.target
@@ -246,7 +245,7 @@ class Breakpoint:
 
 @dataclass(frozen=True, slots=True)
 class BreakpointHit:
-    """A breakpoint that a move met. ``text`` is what a logpoint notes; ``stops`` is false for one."""
+    """A breakpoint that a move met. ``text`` is the line of a logpoint, for which ``stops`` is false."""
 
     breakpoint: Breakpoint
     count: int
@@ -254,14 +253,14 @@ class BreakpointHit:
 
     @property
     def stops(self) -> bool:
-        """Say whether the turn stops here, instead of only noting it."""
+        """Return whether the turn stops here instead of only writing a line."""
         return not self.breakpoint.log
 
 
 @dataclass(slots=True)
 class Breakpoints:
-    """Those of one turn. ``table`` has what there is to stop at; a turn of another table than ours is checked
-    by its own. ``kind`` says what else than counters a condition may be about, nothing without it."""
+    """The breakpoints of one turn. ``table`` defines the possible targets. ``kind`` determines what a
+    condition may refer to besides counters; without it, nothing."""
 
     table: Table
     kind: TurnKind | None = None
@@ -276,7 +275,7 @@ class Breakpoints:
         return len(self._all)
 
     def put(self, wanted: Breakpoint) -> Breakpoint:
-        """Add it, or replace the one of the same id, or of the same kind and target. Raises
+        """Add a breakpoint, or replace the one with the same id, or with the same kind and target. Raises
         ``ConfigError``."""
         holds = self._parse_condition(wanted)
         same = next((one.id for one in self if (one.kind, one.target) == (wanted.kind, wanted.target)), 0)
@@ -292,12 +291,12 @@ class Breakpoints:
         return made
 
     def drop(self, number: int) -> None:
-        """Remove the breakpoint of that number, if there is one."""
+        """Remove the breakpoint with this number, if it exists."""
         for kept in (self._all, self._holds, self._counts):
             kept.pop(number, None)
 
     def replace(self, wanted: Iterable[Breakpoint]) -> None:
-        """These and no others. What stays as it was keeps its count of hits."""
+        """Replace all breakpoints. Unchanged ones keep their hit counts."""
         given = list(wanted)
         for one in given:
             self._parse_condition(one)
@@ -310,7 +309,7 @@ class Breakpoints:
                 self._counts[made.id] = counts[made.id]
 
     def met(self, facts: MoveFacts) -> list[BreakpointHit]:
-        """Breakpoints and logpoints that a move meets, each counted."""
+        """Return the breakpoints and logpoints that a move meets, and count the hits."""
         found = []
         for one in self:
             if not one.enabled or not one.meets(facts.step) or not self._holds[one.id](facts):
@@ -322,14 +321,14 @@ class Breakpoints:
         return found
 
     def fresh(self) -> Breakpoints:
-        """The same breakpoints, with no hit counted yet: for going through recorded moves."""
+        """Return a copy with no hits counted, for going through recorded moves."""
         other = Breakpoints(self.table, self.kind)
         for one in self:
             other.put(one)
         return other
 
     def count(self, number: int) -> int:
-        """How often it was hit."""
+        """Return its hit count."""
         return self._counts.get(number, 0)
 
     def _parse_condition(self, one: Breakpoint) -> Holds:
@@ -344,8 +343,8 @@ class Breakpoints:
         return self.holds(one.condition)
 
     def holds(self, text: str) -> Holds:
-        """Return a condition, ready to be asked; an empty one always holds. Raises ``ConfigError`` for one
-        that cannot be read, with the names that there are."""
+        """Compile a condition; an empty one always holds. Raises ``ConfigError``, with the available names,
+        for an invalid one."""
         if not text:
             return _always
         if self.kind is None:
@@ -357,12 +356,12 @@ class Breakpoints:
 
 
 def outcome_of(exit_reason: str) -> str:
-    """How a turn ended that ended so; empty for an exit of a table of the user's own."""
+    """Return the outcome of an exit reason; empty for an exit of a custom table."""
     return ExitReason(exit_reason).outcome.value if exit_reason in set(ExitReason) else ""
 
 
 def targets_of(table: Table, kind: Kind) -> list[str]:
-    """Everything that a breakpoint of this kind may name."""
+    """Return every target that a breakpoint of this kind may have."""
     match kind:
         case "state":
             return list(table.states)
@@ -385,7 +384,7 @@ def targets_of(table: Table, kind: Kind) -> list[str]:
 
 
 def at_hit(text: str) -> Callable[[int], bool]:
-    """Which hits count. Raises ``ConfigError`` for a text that says no such thing."""
+    """Return a predicate for hit counts. Raises ``ConfigError`` if the text is invalid."""
     if not text:
         return _always
     said = _HITS.fullmatch(text)
@@ -398,7 +397,7 @@ def at_hit(text: str) -> Callable[[int], bool]:
 
 
 def logpoint_text(text: str, step: Step, counters: Mapping[str, int]) -> str:
-    """The text of a logpoint for one move."""
+    """Return the line that a logpoint writes for one move."""
     facts: dict[str, object] = {name: getattr(step, name) for name in FACTS} | dict(counters)
     return _FIELD.sub(lambda found: str(facts.get(found[1], found[0])), text)
 
@@ -408,13 +407,13 @@ def _always(_: object) -> bool:
 
 
 # ----------------------------------------------------------------------------------------------------
-# Where a module's source has the decision lists of a table, read from its syntax. Nothing is executed.
+# The decision lists of a table in the source of a module, read from its syntax. Nothing is executed.
 
 
 @dataclass(frozen=True, slots=True)
 class WrittenList:
     """A decision list: ``place`` is its element in the list of its state, ``call`` the ``on(…)``, which is
-    elsewhere when the element only names it (``shared``)."""
+    defined elsewhere if the element is only a name (``shared``)."""
 
     state: str
     event: str
@@ -430,7 +429,7 @@ class WrittenList:
 
 @dataclass(frozen=True, slots=True)
 class WrittenState:
-    """A state with its lists, where both are written."""
+    """A state and its lists, with their places in the source."""
 
     key: ast.Constant
     name: str
@@ -438,7 +437,7 @@ class WrittenState:
 
 
 def written_states(tree: ast.Module, table: Table) -> Iterator[WrittenState]:
-    """The states of ``table`` that a module writes as ``"State": [on(…), …]``."""
+    """Yield the states of ``table`` that a module defines as ``"State": [on(…), …]``."""
     shared: dict[str, ast.Call] = {}
     for statement in tree.body:
         match statement:

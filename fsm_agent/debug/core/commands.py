@@ -1,7 +1,7 @@
-"""What clients of a debugger send and receive: commands, one class each, and events.
+"""Messages between a debugger and its clients: commands, one class each, and events.
 
-A page, an editor and a row of the table ``controls`` say a command by its ``name``, with its fields as JSON.
-``read_command`` decodes it once, at that border; ``Controller.order`` carries it out."""
+A page, an editor, and a row of the table ``controls`` encode a command as its ``name`` and JSON fields.
+``read_command`` decodes it once, at that boundary; ``Controller.order`` executes it."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class StepMove:
 
 @dataclass(frozen=True, slots=True)
 class StepInto:
-    """Run one request and its reply, or the move that ends the state; where the state runs other turns, to
+    """Run one request and its reply, or the move that ends the state. If the state runs nested turns, run to
     their first request."""
 
     name: ClassVar[str] = "into"
@@ -42,23 +42,23 @@ class StepInto:
 
 @dataclass(frozen=True, slots=True)
 class StepOver:
-    """Run to the next request to the model; without a model, out of this state, however often it is
-    repeated."""
+    """Run to the next request to the model. Without a model, run until the turn leaves this state, however
+    often it repeats."""
 
     name: ClassVar[str] = "over"
 
 
 @dataclass(frozen=True, slots=True)
 class ContinueTurn:
-    """Run until a breakpoint is met or the turn ends."""
+    """Run until a breakpoint is hit or the turn ends."""
 
     name: ClassVar[str] = "continue"
 
 
 @dataclass(frozen=True, slots=True)
 class RunTo:
-    """Run until a move meets the breakpoint ``until``, or has that number; other breakpoints stop the turn
-    too. As JSON it is ``breakpoint`` (an object) or ``seq``."""
+    """Run until a move meets the breakpoint ``until`` or has that number; other breakpoints also stop the
+    turn. As JSON it is ``breakpoint`` (an object) or ``seq``."""
 
     name: ClassVar[str] = "to"
     until: Breakpoint | int
@@ -66,7 +66,7 @@ class RunTo:
 
 @dataclass(frozen=True, slots=True)
 class InterruptTurn:
-    """Interrupt the turn as its user would, with ``message``; it runs to its end, past all breakpoints."""
+    """Interrupt the turn as its user would, with ``message``; it runs to its end and ignores breakpoints."""
 
     name: ClassVar[str] = "interrupt"
     message: str | None = None
@@ -74,7 +74,7 @@ class InterruptTurn:
 
 @dataclass(frozen=True, slots=True)
 class SteerTurn:
-    """Tell the turn ``text`` without stopping it."""
+    """Send ``text`` to the turn without stopping it."""
 
     name: ClassVar[str] = "steer"
     text: str
@@ -82,8 +82,8 @@ class SteerTurn:
 
 @dataclass(frozen=True, slots=True)
 class HoldRequests:
-    """Hold requests to the model (``model``) or calls of tools (``tool``) back until a person answers them or
-    lets them go; of a turn of another table every request (``request``). In place of the ``kinds`` before."""
+    """Hold requests to the model (``model``) or tool calls (``tool``) until a person answers or releases
+    them; in a turn of another table, hold every request (``request``). Replaces the previous ``kinds``."""
 
     name: ClassVar[str] = "hold"
     kinds: tuple[str, ...] = ()
@@ -91,8 +91,7 @@ class HoldRequests:
 
 @dataclass(frozen=True, slots=True)
 class AnswerRequest:
-    """Answer the request of number ``id``, which waits for a person, by hand; ``PendingRequest.reply`` says
-    what may be ``said``."""
+    """Answer the pending request number ``id`` by hand; ``PendingRequest.reply`` documents ``said``."""
 
     name: ClassVar[str] = "answer"
     id: int
@@ -101,7 +100,7 @@ class AnswerRequest:
 
 @dataclass(frozen=True, slots=True)
 class ReleaseRequest:
-    """Let the request of number ``id``, which is held back, be performed."""
+    """Release the held request number ``id``: it is performed."""
 
     name: ClassVar[str] = "let"
     id: int
@@ -109,8 +108,8 @@ class ReleaseRequest:
 
 @dataclass(frozen=True, slots=True)
 class EditRequest:
-    """Let the request of number ``id``, which is held back, be performed otherwise than it was asked for; of
-    a request to the model ``said`` is the body that goes out, an object."""
+    """Perform the held request number ``id`` with changes; for a request to the model, ``said`` is the new
+    body, an object."""
 
     name: ClassVar[str] = "edit"
     id: int
@@ -119,7 +118,7 @@ class EditRequest:
 
 @dataclass(frozen=True, slots=True)
 class ReplaceBreakpoints:
-    """Have ``all`` these breakpoints, and no others."""
+    """Replace all breakpoints with ``all``."""
 
     name: ClassVar[str] = "breakpoints"
     all: tuple[Breakpoint, ...] = ()
@@ -167,7 +166,7 @@ def read_command(name: str, body: Mapping[str, Any]) -> Command:
 
 
 def body_of(command: Command) -> dict[str, Any]:
-    """Return the fields of a command as JSON values, such that ``read_command`` makes the same of them."""
+    """Return the fields of a command as JSON values; ``read_command`` is the inverse."""
     match command:
         case RunTo(until=Breakpoint() as until):
             return {"breakpoint": until.to_dict()}
@@ -202,9 +201,9 @@ Phase = Literal["paused", "running", "waiting", "ended", "idle"]
 """``paused`` between two requests, ``running``, ``waiting`` for a person's answer, ``ended``, or ``idle``:
 unfinished, and no process runs it."""
 Reason = Literal["", "entry", "step", "pause", "breakpoint"]
-"""Why a turn is paused; empty while it is not."""
+"""Why a turn is paused; empty if it is not paused."""
 Where = Literal["here", "elsewhere", "nowhere"]
-"""In this process, in another one, or in none."""
+"""Where the turn runs: in this process, in another one, or in none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,8 +219,8 @@ Listener = Callable[[DebugEvent], None]
 
 @dataclass(frozen=True, slots=True)
 class Status:
-    """State of the engine. ``held``: questions for a person. ``hold``: the kinds of requests to hold back.
-    ``inner``: the nested turns that the state runs, by id; the engine is paused while one of them is."""
+    """State of the engine. ``held``: questions for a person. ``hold``: kinds of requests to hold. ``inner``:
+    ids of the nested turns that the state runs; the engine is paused while one of them is."""
 
     phase: Phase
     seq: int
@@ -241,8 +240,8 @@ class Status:
 
 
 def step_dict(step: Step, at: float | None = None) -> dict[str, Any]:
-    """A move as JSON. ``guards`` [[label, value]], ``changes`` [[counter, before, after]]; ``at`` in seconds
-    since the epoch."""
+    """Return a move as JSON. ``guards`` [[label, value]], ``changes`` [[counter, before, after]]; ``at`` in
+    seconds since the epoch."""
     return {
         "seq": step.seq,
         "source": step.source,
@@ -258,7 +257,7 @@ def step_dict(step: Step, at: float | None = None) -> dict[str, Any]:
 
 
 def entries(exchange: Exchange) -> list[dict[str, Any]]:
-    """An exchange as the journal's effects are shown; rows of messages by their number only."""
+    """Return an exchange in the form of the journal's effects; message rows appear by number only."""
     replies = exchange.reply if isinstance(exchange.request, list) else [exchange.reply]
     return [
         {
@@ -273,7 +272,7 @@ def entries(exchange: Exchange) -> list[dict[str, Any]]:
 
 
 def _forms(request: Any, reply: Any) -> dict[str, Any]:
-    """Request and reply as the journal keeps them."""
+    """Return request and reply in the journal's format."""
     if isinstance(request, TurnRequest):
         return {
             "request": json.loads(request_columns(None, request)[0]),

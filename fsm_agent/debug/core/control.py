@@ -39,16 +39,16 @@ from fsm_agent.request import NotYet
 from fsm_agent.runtime.events import Entered, Stopped, Stream
 
 MOST_NUMBERS = 900_000
-"""Numbers of questions begin anywhere below, and differently for each debugger: an answer that comes late, to
-what was asked before, finds no other question under its number."""
+"""Question numbers start at a random number below this in each debugger, so a late answer to an earlier
+question cannot match another question."""
 Mode = Literal["paused", "step", "into", "over", "free", "to"]
 SETTLES = 0.25
-"""Seconds in which the rules about approvals have usually spoken; later the debugger is shown that they have
-not."""
+"""Seconds within which the rules about approvals have usually decided; after that, the debugger shows the
+call as undecided."""
 
 
 class Controller:
-    """Holds the pause point of one turn, and of the nested turns that its state runs: *step into* pauses
+    """Holder of the pause point of one turn, and of the nested turns that its state runs: *step into* pauses
     those, every other command lets them continue. ``listeners`` receive every event; ``breakpoints`` may
     change at any time."""
 
@@ -87,7 +87,7 @@ class Controller:
         return made
 
     def stand(self) -> None:
-        """Take the place at the gate. Raises ``ConfigError`` when another debugger has it."""
+        """Take the pause point. Raises ``ConfigError`` if another debugger holds it."""
         if self.gate.debugger not in (None, self):
             raise ConfigError(
                 "another debugger is attached to this turn already", self.gate.turn.turn_id, "one at a time"
@@ -140,11 +140,10 @@ class Controller:
                 self._resolve(held, PERFORM)
             self._notify()
 
-    # From any thread
+    # Callable from any thread
 
     def order(self, command: commands.Command) -> None:
-        """Carry out a command. Raises ``ConfigError`` for one that cannot be carried out now, or not on this
-        turn."""
+        """Execute a command. Raises ``ConfigError`` if it is not possible now, or not for this turn."""
         match command:
             case commands.PauseTurn():
                 with self._lock:
@@ -204,7 +203,7 @@ class Controller:
                     self._resolve(held, PERFORM)
             self._go("free")
 
-    # At the gate, in the turn's loop
+    # At the pause point, in the turn's loop
 
     async def passing(self) -> None:
         loop = asyncio.get_running_loop()
@@ -257,8 +256,8 @@ class Controller:
         other: asyncio.Future[Any] | None = None,
         person: asyncio.Future[Any] | None = None,
     ) -> Any:
-        """Wait for a person, for ``other`` to answer instead, or for an interrupt. ``person``: some person is
-        being asked, so the rules allow it."""
+        """Wait for a person, for ``other`` to answer instead, or for an interrupt. ``person`` completes once
+        a person is being asked, which means that the rules allow the call."""
         loop = asyncio.get_running_loop()
         with self._lock:
             self._loop = loop
@@ -318,7 +317,7 @@ class Controller:
                 self._stop("step", f"{what.source} –{what.event}→ {what.dest}")
 
     def closed(self, ended: bool) -> None:
-        """Note that the turn stopped running here, because it has ``ended`` or was left."""
+        """Record that the turn stopped running here, because it has ``ended`` or was left."""
         with self._lock:
             self._ended, self._left = ended, not ended
             self._standing = False
@@ -328,8 +327,8 @@ class Controller:
         return [one for one in self._inner if one.status().phase in ("paused", "waiting")]
 
     def status(self) -> Status:
-        """Where the engine is."""
-        inside = self._stopped_children()  # not with the lock: they tell this one what happens with theirs
+        """Return where the engine is."""
+        inside = self._stopped_children()  # without the lock: inner ones report to this one, holding theirs
         with self._lock:
             phase: Phase = "running"
             if self._ended:
@@ -354,7 +353,7 @@ class Controller:
             return status
 
     def visit(self) -> list[dict[str, Any]]:
-        """The exchanges of the current visit, as the journal will record them."""
+        """Return the exchanges of the current visit, as the journal will record them."""
         return [entry for exchange in self._visit for entry in entries(exchange)]
 
     # Inside
@@ -400,7 +399,7 @@ class Controller:
         return waiting[number]
 
     def _open(self) -> list[PendingRequest]:
-        """What still waits for a person."""
+        """Return the requests that still wait for a person."""
         return [one for one in self._held.values() if not one.answered]
 
     def _resolve(self, held: PendingRequest, answer: Any) -> None:
@@ -410,7 +409,7 @@ class Controller:
             if not held.answer.done():
                 held.answer.set_result(answer)
 
-        with contextlib.suppress(RuntimeError):  # the loop is closed: nothing waits any more
+        with contextlib.suppress(RuntimeError):  # the loop is closed: nothing waits anymore
             held.answer.get_loop().call_soon_threadsafe(settle)
 
     def _notify(self) -> None:

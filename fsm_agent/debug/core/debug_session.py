@@ -1,4 +1,4 @@
-"""All turns of one home under the hands of a debugger: open, start, fork, compare, keep."""
+"""The debug session of a home: open, start, fork, compare, and store its turns."""
 
 from __future__ import annotations
 
@@ -28,29 +28,29 @@ from fsm_agent.support.threads import LOOP
 from fsm_agent.workflow import Workflow
 
 # ----------------------------------------------------------------------------------------------------
-# Who makes the turns of a debug session: begins, resumes and forks them. For this agent's turns an
-# ``Agent`` does.
+# Factories for the turns of a debug session: they begin, resume, and fork turns. For this agent's turns, an
+# ``Agent`` does it.
 
 
 Agents = Callable[[str | None], Agent]
-"""Makes the agent that runs a turn; told the ``"<provider>:<model>"`` of one that was begun in this home."""
+"""Creates the agent for a turn; receives the turn's ``"<provider>:<model>"`` if it was begun in this home."""
 
 
 class TurnFactory(Protocol):
-    """All raise ``ConfigError`` for what cannot be made."""
+    """Creates turns. All methods raise ``ConfigError`` if a turn cannot be made."""
 
     @property
     def kind(self) -> TurnKind:
-        """Return what all its turns have in common."""
+        """Return the common kind of its turns."""
         ...
 
     @property
     def can_run(self) -> bool:
-        """Say whether turns can be made, or only looked at."""
+        """Return whether turns can be run, or only inspected."""
         ...
 
     def start(self, text: str) -> Runs:
-        """Make a turn of a person's words; raises ``ConfigError``."""
+        """Begin a turn with a user's message; raises ``ConfigError``."""
         ...
 
     def resume(self, turn_id: str) -> Runs:
@@ -58,14 +58,14 @@ class TurnFactory(Protocol):
         ...
 
     def fork(self, turn_id: str, at: int, edit: Mapping[str, Any] | None) -> Runs:
-        """Begin a turn at a position of another one; raises ``ConfigError``."""
+        """Fork a turn at a position; raises ``ConfigError``."""
         ...
 
     def close(self) -> None: ...
 
 
 class AgentTurnFactory:
-    """Each running turn gets an agent of its own, because an interrupt is the agent's."""
+    """Factory for agent turns. Each running turn gets its own agent, because an interrupt is per agent."""
 
     kind = KIND
 
@@ -105,7 +105,7 @@ class AgentTurnFactory:
 
 
 class WorkflowTurnFactory:
-    """Begins, resumes and forks the turns of a table of the user's own."""
+    """Factory for the turns of a custom table."""
 
     can_run = True
 
@@ -115,7 +115,7 @@ class WorkflowTurnFactory:
     def start(self, text: str) -> Runs:
         try:
             turn = self._workflow.begin(text)
-        except Exception as error:  # it is the user's, and may raise anything
+        except Exception as error:  # user code may raise anything
             raise ConfigError(
                 f"no turn could be made of this ({type(error).__name__}: {error})", text
             ) from error
@@ -128,18 +128,16 @@ class WorkflowTurnFactory:
         return self._workflow.fork(turn_id, at, edit)
 
     def close(self) -> None:
-        """What the workflow works with is the user's."""
+        """Do nothing: the user owns the workflow's resources."""
 
 
 # ----------------------------------------------------------------------------------------------------
-# What is known of a turn whose process died: where it was, what was under way, and what *Resume* will do
-# about it.
+# A turn whose process died: where it was, what was in flight, and what *Resume* will do about it.
 
 
 Resumed = Literal["in doubt", "again", "once more", "asked"]
-"""What becomes of a request that was under way: never made again and reported as in doubt; made again,
-because repeating it does no harm; sent once more, out of the budget for lost requests; or a person is asked
-again."""
+"""What happens to a request that was in flight: never repeated and reported as in doubt; repeated, because
+repeating it is harmless; sent once more, from the budget for lost requests; or a person is asked again."""
 WORDS: dict[Resumed, str] = {
     "in doubt": "It may have taken effect. Resume does not run it again; the model gets an unknown outcome.",
     "again": "Resume runs it again: repeating it does no harm.",
@@ -163,8 +161,8 @@ class UnderWay:
 
 @dataclass(frozen=True, slots=True)
 class Crash:
-    """``state``: where the turn is, after ``seq`` moves. ``moved``: when it was last heard of, in seconds
-    since the epoch."""
+    """``state``: where the turn is, after ``seq`` moves. ``moved``: the last sign of life, in seconds since
+    the epoch."""
 
     state: str
     seq: int
@@ -177,8 +175,8 @@ class Crash:
 
 
 def crash_of(record: Record, owners: Owners) -> Crash | None:
-    """``None`` for a turn that ended, that a process runs, or that was released in order: its session is not
-    held any more."""
+    """Return how a dead process left a turn; ``None`` for a turn that ended, that a process runs, or that was
+    released properly and no longer holds its session."""
     info = record.info
     if info.ended is not None or info.owner is None or owners.alive(info.owner) is not None:
         return None
@@ -208,7 +206,7 @@ def _under_way(kind: str, name: str, effect: str, begun: float, request: str, cr
 NOTHING = ModelUse()
 BREAKPOINTS = "breakpoints"
 MOST_KEPT = 50
-"""Turns whose breakpoints are kept."""
+"""Maximum number of turns whose breakpoints are kept."""
 log = logging.getLogger(__name__)
 
 
@@ -222,8 +220,8 @@ def _still_there(debugger: Debugger, kept: Iterable[Mapping[str, Any]]) -> Itera
 
 
 class DebugSession:
-    """Open debuggers by turn. ``agents`` is asked for an agent when a turn is started, resumed or forked;
-    without it one can only look. ``pending``: what suspended turns wait for."""
+    """Open debuggers by turn. ``agents`` creates an agent when a turn is started, resumed, or forked; without
+    it, turns can only be inspected. ``pending``: what suspended turns wait for."""
 
     def __init__(self, store: Store, agents: Agents | None = None, maker: TurnFactory | None = None) -> None:
         self.store = store
@@ -236,27 +234,27 @@ class DebugSession:
 
     @classmethod
     def of_workflow(cls, workflow: Workflow[Any]) -> DebugSession:
-        """The turns of a table of the user's own."""
+        """Create the debug session for turns of a custom table."""
         return cls(workflow.store, maker=WorkflowTurnFactory(workflow))
 
     @property
     def kind(self) -> TurnKind:
-        """What kind of turns these are."""
+        """Return the kind of its turns."""
         return self._maker.kind
 
     @property
     def can_run(self) -> bool:
-        """Say whether turns can be begun here, or only looked at."""
+        """Return whether turns can be begun here, or only inspected."""
         return self._maker.can_run
 
     def recent(self, limit: int = 50) -> list[TurnInfo]:
-        """The newest turns first."""
+        """Return the newest turns, newest first."""
         return self._turns.recent(limit, table=self.kind.table.name)
 
     def tree(self, limit: int = 50) -> list[dict[str, Any]]:
-        """The newest turns as JSON values, the newest first, and below each its forks and those that its
-        tools or states began, the oldest first: ``depth`` says how far below, ``agent`` whose turn it is,
-        ``model``, ``tokens`` and ``cost`` (US dollars, ``None`` while a price is not known) what it took."""
+        """Return the newest turns as JSON values, newest first; below each its forks and the turns that its
+        tools or states began, oldest first. ``depth`` is the nesting level, ``agent`` the turn's agent,
+        ``model``, ``tokens``, and ``cost`` (US dollars, ``None`` if a price is unknown) its usage."""
         within = (info for name in self.kind.inner for info in self._turns.recent(limit, table=name))
         found = [*self.recent(limit), *(info for info in within if info.parent is not None)]
         below: dict[str | None, list[TurnInfo]] = {}
@@ -273,12 +271,12 @@ class DebugSession:
         return list(told(below.get(None, []), 0))
 
     def newest(self) -> str | None:
-        """The turn that a page opens with: the newest one."""
+        """Return the newest turn, with which a page opens."""
         found = self.recent(1)
         return found[0].id if found else None
 
     def find(self, name: str) -> str:
-        """A turn by its id or the beginning of it. Raises ``ConfigError`` for none or several."""
+        """Return the turn with this id or unique prefix. Raises ``ConfigError`` for none or several."""
         with self.store.database.reading() as c:
             rows = c.execute(
                 "SELECT id FROM turns WHERE substr(id, 1, ?) = ? ORDER BY began DESC LIMIT 6",
@@ -297,7 +295,7 @@ class DebugSession:
         return str(ids[0])
 
     def open(self, turn_id: str) -> Debugger:
-        """The debugger of a turn; opened again when the turn has come to life, or has stopped, since."""
+        """Return the debugger of a turn; attach a new one if the turn was idle and a process now runs it."""
         with self._lock:
             known = self._open.get(turn_id)
             if known is not None and known.status.phase == "idle" and self._alive(known.record.info):
@@ -311,7 +309,7 @@ class DebugSession:
             return known
 
     def set_breakpoints(self, debugger: Debugger, wanted: Iterable[Breakpoint]) -> list[Breakpoint]:
-        """Have these breakpoints and no others in a turn, also when it is opened by a later debugger."""
+        """Replace a turn's breakpoints, also for debuggers that open the turn later."""
         made = debugger.set_breakpoints(wanted)
         known = {
             turn: kept for turn, kept in self._values.get(BREAKPOINTS, {}).items() if turn != debugger.id
@@ -323,34 +321,33 @@ class DebugSession:
         return made
 
     def _kept(self, debugger: Debugger) -> list[Breakpoint]:
-        """The breakpoints that an earlier debugger had in a turn, those left out that its table does not
-        have any more."""
+        """Return the breakpoints that an earlier debugger set in a turn, without those that its table no
+        longer has."""
         return [*_still_there(debugger, self._values.get(BREAKPOINTS, {}).get(debugger.id, ()))]
 
     def crash(self, turn_id: str) -> Crash | None:
-        """What was under way in a turn whose process died; ``None`` for any other turn."""
+        """Return what was in flight in a turn whose process died; ``None`` for any other turn."""
         return crash_of(self.open(turn_id).record, self.store.owners)
 
     def start(self, text: str) -> Debugger:
-        """A new turn, at its gate before the first request."""
+        """Begin a turn, paused before its first request."""
         return self._run(self._maker.start(text))
 
     def resume(self, turn_id: str) -> Debugger:
-        """An unfinished turn that no process runs, at its gate."""
+        """Resume an unfinished turn that no process runs, paused at its pause point."""
         return self._run(self._maker.resume(turn_id), like=turn_id)
 
     def fork(self, turn_id: str, at: int, edit: Mapping[str, Any] | None = None) -> Debugger:
-        """A new turn from a position of another one, at its gate; ``edit``: see
+        """Fork a turn at a position, paused before its first request; for ``edit``, see
         ``fsm_agent.sessions.store.edits``."""
         return self._run(self._maker.fork(turn_id, at, edit), like=turn_id)
 
     def compare(self, left: str, right: str) -> Comparison:
-        """Return where two turns part, by their ids."""
+        """Compare two turns, given by their ids."""
         return compare(Record(self.store, left), Record(self.store, right))
 
     def test(self, turn_id: str) -> str:
-        """A pytest file that plays the turn again. Raises ``ConfigError`` for turns of a table of the user's
-        own."""
+        """Return a pytest file that replays the turn. Raises ``ConfigError`` for turns of a custom table."""
         if not self.kind.talks:
             raise ConfigError(
                 "tests are made of this agent's turns only",
@@ -362,11 +359,11 @@ class DebugSession:
         return make_test(self.store, turn_id)
 
     def export(self, turn_id: str) -> str:
-        """The turn with its session, as JSON Lines; what looks like a key is masked."""
+        """Return the turn with its session as JSON Lines, with anything that looks like a key redacted."""
         return "".join(f"{line}\n" for line in export_turn(self.store.database, turn_id))
 
     def import_(self, text: str) -> str:
-        """A run that ``export`` made; the id of its turn here."""
+        """Import the text of ``export`` and return the id of the turn here."""
         imported = import_lines(self.store, text.splitlines(), "what was given")
         if imported.of == "turn":
             return imported.id
@@ -376,7 +373,7 @@ class DebugSession:
         return turns[0].id
 
     def close(self) -> None:
-        """Leave all turns alone, and close the agents that were made for them."""
+        """Detach from all turns, and close the agents created for them."""
         with self._lock:
             for debugger in self._open.values():
                 debugger.close()
@@ -384,13 +381,13 @@ class DebugSession:
             self._maker.close()
 
     def _alive(self, info: TurnInfo) -> bool:
-        """Does a process run the turn?"""
+        """Return whether a process runs the turn."""
         if info.ended is not None or self.store.pause_points.running(info.id) is not None:
             return info.ended is None
         return info.owner != self.store.owners.me and self.store.owners.alive(info.owner) is not None
 
     def _run(self, turn: Runs, like: str | None = None) -> Debugger:
-        """``like``: a turn whose breakpoints it gets."""
+        """Open a debugger for ``turn``. ``like``: a turn whose breakpoints it inherits."""
         with self._lock:
             debugger = Debugger.of(self.store, turn)
             before = self._open.get(like) if like is not None else None

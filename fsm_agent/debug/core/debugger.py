@@ -1,5 +1,5 @@
-"""``Debugger``: one turn under inspection. No face of its own: a page, an editor, the command line and Python
-all use this.
+"""``Debugger``: one turn under inspection. It has no user interface: a page, an editor, the command line, and
+Python all use it.
 
 >>> debugger = Debugger.start(agent, "what is the time?")      # doctest: +SKIP
 >>> debugger.breakpoint("state", "ClassifyError", condition="retries >= 1")
@@ -47,7 +47,7 @@ from fsm_agent.support.threads import LOOP
 
 
 class Runs(Protocol):
-    """A turn that can be run: of an ``Agent``, or of a ``Workflow``."""
+    """A turn that can be run: one of an ``Agent`` or of a ``Workflow``."""
 
     gate: PausePoint
 
@@ -58,7 +58,7 @@ class Runs(Protocol):
 
     @property
     def result(self) -> object | None:
-        """``None`` until it has ended."""
+        """Return the result, ``None`` until the turn has ended."""
         ...
 
     async def arun(self) -> object:
@@ -67,12 +67,12 @@ class Runs(Protocol):
 
 
 LEAVES = 1.0
-"""Seconds that a released turn has to stop."""
+"""Seconds within which a released turn must stop."""
 log = logging.getLogger(__name__)
 
 
 class Engine(Protocol):
-    """Commands may come from any thread and return immediately; listeners receive their effects."""
+    """Accepts commands from any thread and returns immediately; listeners receive their effects."""
 
     @property
     def breakpoints(self) -> Breakpoints:
@@ -80,15 +80,15 @@ class Engine(Protocol):
         ...
 
     def order(self, command: Command) -> None:
-        """Carry out a command. Raises ``ConfigError`` for one that cannot be carried out."""
+        """Execute a command. Raises ``ConfigError`` if it is not possible."""
         ...
 
     def status(self) -> Status:
-        """Return where the turn is, and what it does."""
+        """Return where the turn is and what it does."""
         ...
 
     def listen(self, listener: Listener) -> Callable[[], None]:
-        """Tell ``listener`` what happens; call what is returned to stop that."""
+        """Subscribe ``listener`` to events; the returned function unsubscribes it."""
         ...
 
     def close(self) -> None:
@@ -97,8 +97,8 @@ class Engine(Protocol):
 
 
 class LocalEngine:
-    """A turn of this process. ``turn`` is given when nothing else runs it: the engine then runs it from the
-    first command."""
+    """Engine of a turn of this process. With ``turn``, which nothing else runs, the engine runs it from the
+    first command on."""
 
     def __init__(self, gate: PausePoint, turn: Runs | None = None, paused: bool = True) -> None:
         self.controller = Controller.at(gate, paused=paused)
@@ -148,7 +148,7 @@ class LocalEngine:
         return self.controller.listeners.subscribe(listener, DebugEvent)
 
     def close(self) -> None:
-        """A turn that only the debugger runs stays where it is, and can be resumed."""
+        """Release the turn. A turn that only the debugger runs stays where it is and can be resumed."""
         if (
             self._running is not None
             and not self._running.done()
@@ -156,7 +156,7 @@ class LocalEngine:
         ):
             running, self._running = self._running, None
             running.cancel()
-            self._left.wait(LEAVES)  # or who resumes the turn at once would find it running
+            self._left.wait(LEAVES)  # or an immediate resume would find it running
             self.controller.go_away()
             self.controller.closed(ended=False)  # no debugger is attached to receive it
             return
@@ -164,7 +164,7 @@ class LocalEngine:
 
 
 class RecordedEngine:
-    """A turn that ended, or that no process runs: one can only look at it."""
+    """Engine of a turn that ended or that no process runs: it can only be inspected."""
 
     def __init__(self, record: Record, kind: TurnKind) -> None:
         self.breakpoints = Breakpoints(kind.table, kind)
@@ -193,16 +193,16 @@ class RecordedEngine:
         return self._listeners.subscribe(listener, DebugEvent)
 
     def close(self) -> None:
-        """Nothing to leave."""
+        """Do nothing: there is nothing to release."""
 
 
 # ----------------------------------------------------------------------------------------------------
-# Where a person looks, which is not where the engine is. Going back only looks; nothing runs again.
+# The inspected position, which is independent of the engine's. Going back only inspects; nothing runs again.
 
 
 @dataclass(slots=True)
 class Cursor:
-    """``at`` is the position looked at; while ``following`` it is the newest one."""
+    """Inspected position: ``at``. While ``following``, it is the newest one."""
 
     record: Record
     counters: tuple[str, ...]
@@ -211,32 +211,30 @@ class Cursor:
 
     @property
     def at(self) -> int:
-        """Return the position: the newest one while it follows."""
+        """Return the position; the newest one while it follows."""
         return self.record.count if self.following else self._at
 
     def to(self, at: int) -> int:
-        """Look at a position; one outside of the turn is the nearest in it. The newest one is followed from
-        then on."""
+        """Move to a position, clamped to the turn. From the newest one on, follow the turn."""
         count = self.record.count
         self._at = max(0, min(at, count))
         self.following = self._at == count
         return self._at
 
     def back(self) -> int:
-        """Go one move back; returns the position."""
+        """Go back one move and return the position."""
         return self.to(self.at - 1)
 
     def forward(self) -> int:
-        """Go one move on; returns the position."""
+        """Go forward one move and return the position."""
         return self.to(self.at + 1)
 
     def back_to(self, breakpoints: Breakpoints) -> tuple[int, list[BreakpointHit]]:
-        """The last position before this one at which a breakpoint would have stopped; the start when there is
-        none."""
+        """Move to the last earlier position at which a breakpoint would have stopped, or to the start."""
         return self._seek(list(self._hits(breakpoints, self.at - 1))[-1:])
 
     def forward_to(self, breakpoints: Breakpoints) -> tuple[int, list[BreakpointHit]] | None:
-        """The next position at which a breakpoint would have paused, or ``None`` if the record has none."""
+        """Move to the next position at which a breakpoint would have stopped; ``None`` without one."""
         found = [(seq, hits) for seq, hits in self._hits(breakpoints, self.record.count) if seq > self.at][:1]
         return self._seek(found) if found else None
 
@@ -258,13 +256,13 @@ class Cursor:
 
 
 def after(counters: Mapping[str, int], step: Step) -> dict[str, int]:
-    """The counters after a move, from those before it."""
+    """Return the counters after a move, given those before it."""
     return {**counters, **{name: value for name, _, value in step.changes}}
 
 
 # ----------------------------------------------------------------------------------------------------
-# The request on the wire of a past move, composed again: its bytes are not stored, because they follow from
-# the rest.
+# The request that a past move sent, composed again: its bytes are not stored, because they follow from the
+# rest.
 
 
 def compose_request(store: Store, turn_id: str, at: int) -> dict[str, Any]:
@@ -297,8 +295,8 @@ def compose_request(store: Store, turn_id: str, at: int) -> dict[str, Any]:
 
 
 class Debugger:
-    """``record`` is what the turn did, ``cursor`` where a person looks, ``status`` where the engine is.
-    Commands and listeners may be used from any thread; ``fsm_agent.debug.core.commands`` has both."""
+    """``record`` is the turn's history, ``cursor`` the inspected position, ``status`` the state of the
+    engine. Commands and listeners may be used from any thread; see ``fsm_agent.debug.core.commands``."""
 
     def __init__(self, store: Store, record: Record, engine: Engine, kind: TurnKind = KIND) -> None:
         self.record, self.engine, self.kind = record, engine, kind
@@ -347,17 +345,17 @@ class Debugger:
 
     @property
     def status(self) -> Status:
-        """Return where the turn is, and what it does."""
+        """Return where the turn is and what it does."""
         return self.engine.status()
 
     def listen(self, listener: Listener) -> Callable[[], None]:
-        """Tell ``listener`` of every event, until what this returns is called."""
+        """Subscribe ``listener`` to every event; the returned function unsubscribes it."""
         return self.engine.listen(listener)
 
     def order(self, command: Command | str, body: Mapping[str, Any] | None = None) -> None:
-        """Tell the engine to do something; returns at once. A command's name, with its fields as JSON values,
-        will do in place of it: ``order("steer", {"text": "left"})``. Raises ``ConfigError`` for what cannot
-        be carried out."""
+        """Send the engine a command and return at once. Instead of a command, its name with its fields as
+        JSON values is accepted: ``order("steer", {"text": "left"})``. Raises ``ConfigError`` if it is not
+        possible."""
         self.engine.order(read_command(command, body or {}) if isinstance(command, str) else command)
 
     async def settled(self, timeout: float | None = None) -> Status:
@@ -393,31 +391,31 @@ class Debugger:
         return sorted([*kept, *fresh], key=lambda one: (one["ordinal"], one["place"]))
 
     def wire(self, at: int) -> dict[str, Any]:
-        """Compose again the request sent to the model from a position: ``body``, or ``why`` it is
+        """Compose again the request that a position sent to the model: ``body``, or ``why`` it is
         unavailable."""
         if not self.kind.talks:
             return {"body": None, "why": "the turns of this table ask no model"}
         return compose_request(self._store, self.id, at)
 
     def breakpoint(self, kind: str, target: str, **options: Any) -> Breakpoint:
-        """Set one; see ``Breakpoint``. Raises ``ConfigError`` for one that cannot be."""
+        """Set a breakpoint; see ``Breakpoint``. Raises ``ConfigError`` for an invalid one."""
         made = self.breakpoints.fresh().put(Breakpoint.of({"kind": kind, "target": target, **options}))
         same = [one for one in self.breakpoints if (one.kind, one.target) != (made.kind, made.target)]
         self.set_breakpoints([*same, replace(made, id=0)])
         return next(one for one in self.breakpoints if (one.kind, one.target) == (made.kind, made.target))
 
     def set_breakpoints(self, wanted: Iterable[Breakpoint]) -> list[Breakpoint]:
-        """Have these breakpoints and no others; as they are then, with their numbers."""
+        """Replace all breakpoints and return the new ones, with their numbers."""
         self.order(ReplaceBreakpoints(tuple(wanted)))
         return list(self.breakpoints)
 
     def close(self) -> None:
-        """Leave the turn alone."""
+        """Detach from the turn."""
         self.engine.close()
 
 
 def _wait_for(turn: Runs, engine: LocalEngine, paused: bool) -> None:
-    """Until the turn is in the store and at its gate. Raises what kept it from getting there."""
+    """Wait until the turn is in the store and at its pause point. Raises the error that prevented it."""
     there = threading.Event()
     stop = engine.listen(lambda event: there.set())
     try:

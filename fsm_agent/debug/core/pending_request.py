@@ -1,6 +1,4 @@
-"""What waits for a person: a request to the model or a tool that is held back, or an approval. And the
-answers.
-"""
+"""Pending requests: a held request to the model, a held tool call, or an approval, and their answers."""
 
 from __future__ import annotations
 
@@ -33,7 +31,7 @@ from fsm_agent.request import answerable
 from fsm_agent.workflow import Nested, Workflow
 
 # ----------------------------------------------------------------------------------------------------
-# A table without states, played by hand: at every state a person says which of its events it reports.
+# A table without state functions, played by hand: at every state, a person chooses the event to report.
 
 
 USUAL_LIMIT = 2
@@ -42,7 +40,7 @@ USUAL_LIMIT = 2
 
 @dataclass(frozen=True, slots=True)
 class ReportEvent:
-    """Which event does ``state`` report? Only a person can say."""
+    """Ask a person which event ``state`` reports."""
 
     state: str
     events: tuple[str, ...]
@@ -50,7 +48,7 @@ class ReportEvent:
 
 @dataclass
 class ManualTurn(BaseTurn):
-    """Its place, its counters, and the events on its way."""
+    """Name, counters, and the events reported so far."""
 
     name: str = ""
     path: list[str] = field(default_factory=list)
@@ -63,8 +61,8 @@ class ManualTurn(BaseTurn):
 def manual_workflow(
     table: Table, limits: Mapping[str, int], home: str | os.PathLike[str] | None = None
 ) -> Workflow[ManualTurn]:
-    """Turns of ``table`` that are played by hand, under these limits; so are those of the tables that it
-    runs, as many as may be."""
+    """Return a workflow of ``table`` whose turns are played by hand, under these limits. Turns of the tables
+    that it runs are also played by hand, as many as their limit allows."""
     chosen = {name: limits.get(name, USUAL_LIMIT) for name in all_limit_names(table) if "." not in name}
     events = {
         state: tuple(dict.fromkeys(event for source, event in table.by_event if source == state))
@@ -89,7 +87,7 @@ def _begins(flows: Sequence[Workflow[ManualTurn]]) -> Callable[[ManualTurn], lis
 
 
 def _limits_of(table: Table, limits: Mapping[str, int]) -> dict[str, int]:
-    """Those of an inner table, and of what it runs."""
+    """Return the limits of an inner table and of the tables that it runs."""
     own = {name.removeprefix(f"{table.name}."): most for name, most in limits.items()}
     return {name: most for name, most in own.items() if name in all_limit_names(table)}
 
@@ -110,7 +108,7 @@ STATUSES: tuple[ToolStatus, ...] = ("ok", "error", "timeout", "unknown")
 
 
 class Perform:
-    """In place of an answer: let it be done."""
+    """Sentinel in place of an answer: perform the request."""
 
 
 PERFORM = Perform()
@@ -118,16 +116,16 @@ PERFORM = Perform()
 
 @dataclass(frozen=True, slots=True)
 class PerformEdited:
-    """In place of an answer: let this be done instead."""
+    """Sentinel in place of an answer: perform this request instead."""
 
     request: Any
 
 
 @dataclass(slots=True, eq=False)
 class PendingRequest:
-    """A pending request. ``answer`` is set in the turn's loop. ``elsewhere``: another approver was asked
-    too, and the first answer wins. ``allowable``: the rules have left the decision to a person; until then
-    the request can only be denied."""
+    """A pending request. ``answer`` is set in the turn's loop. ``elsewhere``: another approver was asked too,
+    and the first answer wins. ``allowable``: the rules have left the decision to a person; until then the
+    request can only be denied."""
 
     id: int
     kind: HeldKind
@@ -142,8 +140,8 @@ class PendingRequest:
         self._about = _about(self.request)
 
     def shown(self) -> dict[str, Any]:
-        """As JSON: what is asked; of a call the ``question`` as every face shows it, for the model the body
-        that would go out."""
+        """Return the question as JSON: for a call the ``question`` that every client shows, for a request to
+        the model the body to send."""
         return {
             "id": self.id,
             "kind": self.kind,
@@ -153,8 +151,8 @@ class PendingRequest:
         }
 
     def edited(self, said: Any) -> PerformEdited:
-        """The request as a person changed it. Raises ``ConfigError`` for anything but a body of a request to
-        the model: of a call, what runs is what the model asked for and the rules let pass."""
+        """Return the request with a person's changes. Raises ``ConfigError`` unless it is a body for a
+        request to the model: a call runs exactly as the model requested and the rules allowed."""
         if not isinstance(self.request, CallModel):
             allowed = "a request to the model; answer this by hand, or fork with another answer of the model"
             raise ConfigError("this request cannot be changed", self.kind, allowed)
@@ -203,7 +201,7 @@ def _about(request: Any) -> dict[str, Any]:
 
 
 def call_form(request: AskApproval | RunTool) -> dict[str, Any]:
-    """Return a call that waits as JSON. The rest is for programs; a person is shown ``question``."""
+    """Return a pending call as JSON. A person sees ``question``; the other fields are for programs."""
     more = {"pattern": request.pattern, "origin": request.origin} if isinstance(request, AskApproval) else {}
     return {
         "name": request.name,
@@ -215,8 +213,8 @@ def call_form(request: AskApproval | RunTool) -> dict[str, Any]:
 
 
 def kind_of(request: Any) -> HeldKind:
-    """Return the kind of a request: what a person says to hold requests like it back, and how it is
-    answered."""
+    """Return the kind of a request: the name under which a person holds such requests, and the form of its
+    answer."""
     match request:
         case CallModel():
             return "model"
@@ -230,8 +228,8 @@ def kind_of(request: Any) -> HeldKind:
 
 
 def model_reply(said: Any) -> ModelReply | Failure:
-    """What the model says: a text, or {"text", "reasoning", "tool_calls": [{"name", "arguments", "id"}]}; or
-    {"failure": message, "status": 503} for an error of the provider."""
+    """Build the model's reply from a text, or {"text", "reasoning", "tool_calls": [{"name", "arguments",
+    "id"}]}; or {"failure": message, "status": 503} for an error of the provider. Raises ``ConfigError``."""
     words = {"text": said} if isinstance(said, str) else said
     if not isinstance(words, Mapping):
         raise ConfigError(
@@ -267,7 +265,7 @@ def _call(number: int, call: Any) -> ToolCall:
 
 
 def tool_outcome(call_id: str, said: Any) -> ToolOutcome:
-    """The result of a call: a text, or {"text", "status"} with status ok, error, timeout or unknown."""
+    """Build the result of a call from a text, or {"text", "status"}; status ok, error, timeout or unknown."""
     words = {"text": said} if isinstance(said, str) else said
     if not isinstance(words, Mapping) or not isinstance(words.get("text"), str):
         raise ConfigError("a tool cannot give this back", said, 'a text, or {"text", "status"}')
@@ -278,7 +276,7 @@ def tool_outcome(call_id: str, said: Any) -> ToolOutcome:
 
 
 def approval(said: Any) -> Approval:
-    """``once``, ``session`` or true grant; ``deny``, false, or a text {"deny": why} do not."""
+    """Parse an approval: ``once``, ``session`` or true grant; ``deny``, false, or {"deny": why} deny."""
     if isinstance(said, Mapping):
         return Approval(False, str(said.get("deny") or "the user said no"))
     if (answer := read_answer(said)) is None:

@@ -1,4 +1,4 @@
-"""A turn that another process runs: watched through the journal, steered through rows of the table
+"""Debug a turn of another process: observe it through the journal, control it through rows of the table
 ``controls``.
 """
 
@@ -39,26 +39,25 @@ from fsm_agent.sessions.store.database import Database
 from fsm_agent.sessions.store.fence import Owners
 
 # ----------------------------------------------------------------------------------------------------
-# Carries out the commands of a debugger in another process, at the gate of a turn that runs here.
+# Executes the commands of a debugger in another process, at the pause point of a turn that runs here.
 
 
 log = logging.getLogger(__name__)
 SAID = "said"
-"""Command of the rows that answer; they are taken from the start."""
+"""Command of the rows that answer; such a row counts as taken from the start."""
 Told = Literal["paused", "running", "waiting", "log", "ended", "left"]
-"""Events that go to the other process; moves it reads from the journal."""
+"""Events sent to the other process; it reads moves from the journal."""
 Said = Literal["status", "refused"] | Told
-"""What a row that answers says."""
+"""Kinds of answer rows."""
 LOOK_AFTER = 1.0
-"""Seconds between two looks whether the debugger still lives: a turn must not wait for a dead one."""
+"""Seconds between checks that the debugger is alive: a turn must not wait for a dead one."""
 KEPT = 3600.0
-"""Seconds after which what was ordered and said is forgotten."""
+"""Seconds after which orders and answers are deleted."""
 
 
 @dataclass(frozen=True, slots=True)
 class AttachDebugger:
-    """Attach to the turn for the process ``owner`` with these breakpoints; ``pause``: pause the turn at
-    once."""
+    """Attach the process ``owner`` to the turn with these breakpoints. ``pause``: pause the turn at once."""
 
     name: ClassVar[str] = "attach"
     owner: str
@@ -67,14 +66,14 @@ class AttachDebugger:
 
     @classmethod
     def of(cls, body: Arguments) -> AttachDebugger:
-        """From JSON. Raises ``ConfigError``."""
+        """Parse the command from JSON. Raises ``ConfigError``."""
         breakpoints = tuple(Breakpoint.of(one) for one in objects(body, "breakpoints"))
         return cls(text(body, "owner"), bool(body.get("pause")), breakpoints)
 
 
 @dataclass(frozen=True, slots=True)
 class DetachDebugger:
-    """Leave the gate."""
+    """Release the pause point."""
 
     name: ClassVar[str] = "detach"
 
@@ -91,7 +90,7 @@ class RemoteDebugServer:
 
     @property
     def attached(self) -> bool:
-        """Is a debugger there? One whose process died is sent away."""
+        """Return whether a debugger is attached; detach one whose process died."""
         if self._controller is not None and time.monotonic() - self._looked > LOOK_AFTER:
             self._looked = time.monotonic()
             if self._owners.alive(self._debugger) is None:
@@ -99,8 +98,7 @@ class RemoteDebugServer:
         return self._controller is not None
 
     def obey(self, name: str, body: dict[str, Any]) -> None:
-        """Carry out what a row of the table ``controls`` says; one that cannot be carried out is answered
-        with why."""
+        """Execute a row of the table ``controls``; answer with the reason if it is not possible."""
         try:
             match _read(name, body):
                 case AttachDebugger() as attach:
@@ -175,20 +173,20 @@ def _read(name: str, body: dict[str, Any]) -> AttachDebugger | DetachDebugger | 
 
 
 POLL = 0.02
-"""Seconds between two looks at the journal."""
+"""Seconds between checks of the journal."""
 WAITS = 0.5
-"""Seconds after which a question that has no answer is one for a person."""
+"""Seconds after which an unanswered question is assumed to be for a person."""
 ANSWERED_IN = 5.0
-"""Seconds in which the other process takes notice of a debugger, or it is too old, or hangs."""
+"""Seconds within which the other process must respond; otherwise it is too old or hangs."""
 
 
 CALL = ("call_id", "name", "arguments")
-"""What makes two questions the same one."""
+"""Fields that identify a question."""
 
 
 class RemoteDebugClient:
-    """Watches from the start; ``attach`` asks the other process to obey. Its thread ends with ``close`` or
-    with the turn."""
+    """Observes the turn from the start; ``attach`` takes control of it in the other process. The thread ends
+    with ``close`` or with the turn."""
 
     def __init__(self, store: Store, record: Record, kind: TurnKind) -> None:
         self.breakpoints = Breakpoints(kind.table, kind)
@@ -241,7 +239,7 @@ class RemoteDebugClient:
         if isinstance(command, commands.Running):
             self._set(
                 phase="running", reason="", text="", breakpoints=()
-            )  # what it was is not what it will be
+            )  # the old status does not predict the new one
         self._write(command.name, commands.body_of(command))
 
     def status(self) -> Status:
@@ -256,7 +254,7 @@ class RemoteDebugClient:
             self._write(DetachDebugger.name, {})
         self._closed.set()
 
-    # The watching thread
+    # The observing thread
 
     def _watch(self) -> None:
         while not self._closed.is_set():
@@ -284,14 +282,14 @@ class RemoteDebugClient:
             return False
         if info.owner is None or self._store.owners.alive(info.owner) is None:
             if (now := self._record.info).ended is not None or now.seq > self._seq:
-                return True  # it did so and was gone between the two looks
+                return True  # it exited between the two checks
             self._status = Status("idle", info.seq, info.state, where="nowhere")
             self._tell("left", {})
             return False
         return True
 
     def _ask(self, seq: int) -> None:
-        """Until the other process obeys, the journal says that it waits for a person."""
+        """Report questions for a person from the journal until the other process accepts control."""
         if self._attached.is_set():
             return
         with self._store.database.reading() as c:
@@ -306,8 +304,8 @@ class RemoteDebugClient:
             self._tell("waiting", {"held": list(held)})
 
     def _now_asked(self, late: Mapping[str, Any]) -> int:
-        """The number that a question, which was asked before the other process obeyed, has by now. Raises
-        ``ConfigError`` when it is answered."""
+        """Return the current number of a question that was asked before the other process accepted control.
+        Raises ``ConfigError`` if it has been answered."""
         until = time.monotonic() + ANSWERED_IN
         while time.monotonic() < until:
             found = [
@@ -321,7 +319,7 @@ class RemoteDebugClient:
         raise ConfigError("the question has been answered, or is no longer asked", late["name"])
 
     def _forget(self) -> None:
-        """Orders that came too late."""
+        """Delete orders that arrived too late."""
         turn = self._record.turn_id
         self._store.database.submit(
             lambda c: c.execute("DELETE FROM controls WHERE turn = ? AND taken IS NULL", (turn,)) and None
@@ -347,7 +345,7 @@ class RemoteDebugClient:
                 log.warning("command %s was refused: %s", data["order"], data["why"])
             case "status":
                 self._on_status(data)
-            case "ended" | "left":  # the journal tells that
+            case "ended" | "left":  # the journal reports it
                 self._on_status(data["status"])
             case "paused" | "running" | "waiting" | "log":
                 self._on_status(data.pop("status"))
@@ -390,16 +388,16 @@ class RemoteDebugClient:
 
 
 def _late(text: str) -> dict[str, Any]:
-    """A question that the journal tells of, before anybody here has a say in it. Its number is made of what
-    it asks, so that an answer finds no other question. It is not known here what would be remembered."""
+    """Return a question that the journal reports before this debugger can answer it. Its number is a hash of
+    its contents, so an answer cannot match another question. What could be remembered is unknown here."""
     number = -int(hashlib.sha256(text.encode()).hexdigest()[:8], 16)
     about = {"id": number, "kind": "approval", "elsewhere": True, "allowable": True, "late": True}
     return read_held(json.loads(text) | about)
 
 
 def read_held(held: Mapping[str, Any]) -> dict[str, Any]:
-    """What waits elsewhere. Of a call the question is made here, of what will run: what another process says
-    that a person should read is not believed."""
+    """Return a request that is pending elsewhere. For a call, build the question here from what will run: do
+    not trust another process's text for the reader."""
     if held["kind"] not in ("approval", "tool"):
         return dict(held)
     said = {name: held.get(name, "") for name in ("call_id", "name", "arguments", "pattern", "origin")}

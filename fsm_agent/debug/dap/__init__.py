@@ -1,9 +1,9 @@
-"""The debugger's face for editors: a server of the Debug Adapter Protocol. See ``docs/debugger-editors.md``.
+"""The debugger's interface for editors: a server of the Debug Adapter Protocol. See
+``docs/debugger-editors.md``.
 
-Here is one editor's session: requests in the order they come, between them what happens to the turns. One
-thread does all of it. ``protocol`` reads messages, ``requests`` answers them and works on the ``context``;
-``breakpoints`` makes breakpoints of the lines of the table and of the states; ``threads`` and ``variables``
-show turns and change them."""
+One thread handles an editor's requests in order, and the events of its turns between them. ``protocol`` reads
+messages, ``requests`` answers them and works on the ``context``; ``breakpoints`` maps lines of the table and
+of states to breakpoints; ``threads`` and ``variables`` show turns and change them."""
 
 from __future__ import annotations
 
@@ -46,16 +46,17 @@ __all__ = ["LaunchOptions", "serve_port", "serve_stdio", "talk"]
 
 # Our own Debug Adapter Protocol. The protocol is small, and its libraries are parts of other debuggers; the
 # tests use the official schema. A decision list is one breakpoint on its event, so hits count for the list; a
-# named rung is one per row. A port serves one editor and then ends, because the protocol has no passwords.
+# named rung is one breakpoint per row. A port serves one editor and then ends, because the protocol has no
+# passwords.
 
 
 # ----------------------------------------------------------------------------------------------------
-# Report the events of its turns to an editor.
+# Reporting the events of turns to an editor.
 
 
 log = logging.getLogger(__name__)
 LOOK_ROUND = 0.5
-"""Seconds between two looks for turns that a turn has started."""
+"""Seconds between checks for turns that a turn has started."""
 CHILDREN = (
     "SELECT t.id FROM turns t JOIN sessions s ON s.id = t.session JOIN turns p ON p.session = s.parent"
     " WHERE p.id = ? AND s.kind = 'child' AND t.began >= p.began ORDER BY t.began"
@@ -63,7 +64,7 @@ CHILDREN = (
 
 
 class EventTranslator:
-    """Turns events of the debuggers into events of the protocol."""
+    """Translates debugger events to protocol events."""
 
     def __init__(self, context: EditorContext) -> None:
         self._context = context
@@ -72,11 +73,11 @@ class EventTranslator:
 
     @property
     def busy(self) -> bool:
-        """Does a turn run that may start others?"""
+        """Return whether a turn is running that may start others."""
         return any(thread.stop is None for thread in self._context.threads)
 
     def tell(self, thread: TurnThread, event: DebugEvent) -> None:
-        """Tell the editor of one event of one turn."""
+        """Report one event of one turn to the editor."""
         if thread.over:
             return
         match event.kind:
@@ -103,8 +104,8 @@ class EventTranslator:
                 assert_never(event.kind)
 
     def look_round(self) -> None:
-        """Make threads of turns that our turns have started; now and then, also while there is never a
-        pause."""
+        """Open threads for turns that our turns have started. Called periodically, also when no turn
+        pauses."""
         if not self.busy or time.monotonic() - self._looked < LOOK_ROUND:
             return
         self._looked = time.monotonic()
@@ -119,7 +120,7 @@ class EventTranslator:
                 self._child(turn)
 
     def _pauses(self, thread: TurnThread) -> None:
-        """When a nested turn pauses its outer turn, show the nested one."""
+        """Report a pause. If a nested turn pauses its outer turn, show the nested one."""
         status = thread.debugger.status
         if status.phase != "paused":
             return
@@ -129,8 +130,8 @@ class EventTranslator:
             self._child(turn)
 
     def _child(self, turn: str) -> None:
-        """Make a thread of a turn that one of ours has started. One that this process is only just beginning
-        can be debugged at the next look."""
+        """Open a thread for a turn that one of ours has started. A turn that this process is just beginning
+        can be debugged at the next check."""
         if turn in self._known or self._context.threads.of_turn(turn) is not None:
             return
         focus = self._context.focus
@@ -150,7 +151,7 @@ class EventTranslator:
         self._context.focus = focus
         child = self._context.threads.of_turn(turn)
         if child is not None and child.stop is None and debugger.status.phase == "paused":
-            self._context.stands(child)  # it paused before anything listened to it
+            self._context.stands(child)  # it paused before a listener was attached
 
     def _on_move(self, thread: TurnThread, event: DebugEvent) -> None:
         data = event.data
@@ -167,13 +168,13 @@ class EventTranslator:
             self._doubt(thread, data["seq"] - 1)
 
     def _doubt(self, thread: TurnThread, at: int) -> None:
-        """Of a turn elsewhere the replies are seen only in its journal, so it stops a little later."""
+        """Pause a turn of another process later: its replies are visible only in the journal."""
         if call := unknown(thread.debugger.record.visit(at)):
             thread.in_doubt = call
             thread.debugger.order(PauseTurn())
 
     def _runs(self, thread: TurnThread) -> None:
-        """The turn continued because of another client or an answer. The events that follow report the
+        """Report that the turn continued because of another client or an answer. Later events report the
         rest: the turn may have ended by now."""
         if thread.stop is not None and not thread.looking_back:
             self._context.running(thread)
@@ -211,14 +212,14 @@ class EventTranslator:
 
 FORESEEN = (FsmAgentError, SessionBusy)
 LAST_WORDS = 5.0
-"""Seconds that an interrupted turn has to end, when the editor leaves and wants it ended."""
+"""Seconds within which an interrupted turn must end, when the editor disconnects and asks to terminate it."""
 
 
 class EditorSession:
-    """``write`` sends a message; the reader calls ``take`` and ``close``. ``first`` is the turn to begin
-    with when the editor names none; ``opener`` creates the debug session for a configuration that needs a
-    separate one. With ``admit``, an editor can do nothing until this function has accepted its
-    configuration; a ``ConfigError`` disconnects the editor."""
+    """``write`` sends a message; the reader calls ``take`` and ``close``. ``first`` is the turn to begin with
+    if the editor names none; ``opener`` creates the debug session for a configuration that needs a separate
+    one. With ``admit``, an editor can do nothing until this function has accepted its configuration; a
+    ``ConfigError`` disconnects the editor."""
 
     def __init__(
         self,
@@ -239,15 +240,15 @@ class EditorSession:
         self._initialized = self._configured = self._left = False
 
     def take(self, message: Mapping[str, Any]) -> None:
-        """Answer a message of the editor, in its turn; from any thread."""
+        """Queue a message of the editor; callable from any thread."""
         self._inbox.put(lambda: self._answer(message))
 
     def close(self) -> None:
-        """The editor is gone; from any thread."""
+        """End the session after the editor disconnects; callable from any thread."""
         self._inbox.put(None)
 
     def run(self) -> None:
-        """Until the editor leaves."""
+        """Process messages and events until the editor disconnects."""
         try:
             while not self._left:
                 try:
@@ -273,7 +274,7 @@ class EditorSession:
             self._context.outbox.output(_words(error), "important")
 
     def _hear(self, thread: TurnThread, event: DebugEvent) -> None:
-        """On the turn's own thread: what must stop it at once is seen here."""
+        """Queue an event. On the turn's own thread, an effect in doubt pauses the turn at once."""
         if self._context.breakpoints.stops_at("unknown") and (call := in_doubt(thread.debugger, event)):
             thread.in_doubt = call
             thread.debugger.order(PauseTurn())
@@ -327,7 +328,7 @@ class EditorSession:
                 raise ConfigError("no such request here", command, ", ".join(REQUESTS))
 
     def _let_in(self, arguments: Arguments) -> None:
-        """Breakpoints are asked for afterwards: they may name what is imported."""
+        """Admit the editor; only then request breakpoints, which may refer to newly imported modules."""
         if self._admit is None:
             return
         self._left = True
@@ -338,7 +339,7 @@ class EditorSession:
     # The first turn
 
     def _start(self) -> None:
-        """When the editor has said what to debug and has set its breakpoints."""
+        """Open the first turn once the editor has sent its configuration and breakpoints."""
         if self._begin is None or not self._configured:
             return
         request, options = self._begin
@@ -351,7 +352,7 @@ class EditorSession:
         self._context.options = options
         thread = self._context.open(
             debugger
-        )  # first, so that breakpoints are there when the editor hears that it has begun
+        )  # first, so that breakpoints are set before the editor learns of the start
         self._context.outbox.reply(request)
         started = options.task is not None or options.table is not None or options.resume
         self._go(thread, options, started or not options.attach)
@@ -381,7 +382,7 @@ class EditorSession:
         return session.resume(turn) if options.resume else session.open(turn)
 
     def _go(self, thread: TurnThread, options: LaunchOptions, on: bool) -> None:
-        """Continue the turn. ``on``: continue also a turn that pauses at its start only because this
+        """Continue the turn. ``on``: also continue a turn that is paused at its start only because this
         session started it."""
         context, phase = self._context, thread.debugger.status.phase
         if on and phase in ("running", "paused") and not options.stop_on_entry:
@@ -407,7 +408,7 @@ def _nothing() -> None:
 
 
 def _words(error: Exception) -> str:
-    """The message shown for an error. A bug in the debugger is reported and logged, and does not end the
+    """Return the message for an error. A bug in the debugger is reported and logged; it does not end the
     session."""
     if isinstance(error, FORESEEN):
         return str(error)
@@ -416,11 +417,10 @@ def _words(error: Exception) -> str:
 
 
 # ----------------------------------------------------------------------------------------------------
-# Taking an editor's connection: over standard input and output, at a socket of the file system, or on a
-# port of this machine.
+# Accepting an editor's connection: on standard input and output, on a Unix socket, or on a local port.
 #
-# Standard input and output are the better way: only who started the process talks to it. A socket is a file
-# that only our user can open; a port needs a token (``door``). One editor is served.
+# Standard input and output are preferable: only the parent process can use them. A socket is a file that only
+# the current user can open; a port needs a token (``door``). One editor is served.
 
 
 def talk(
@@ -436,9 +436,9 @@ def talk(
 
 
 def serve_stdio(session: DebugSession, first: str | None, opener: Opener, secrets: Sequence[str] = ()) -> int:
-    """Serve one editor over standard input and output; 0. Whatever else writes to standard output comes out
-    on standard error, and nothing else reads the input: a tool, or a process that it starts, cannot break the
-    protocol."""
+    """Serve one editor over standard input and output, and return 0. Any other output to standard output is
+    redirected to standard error, and nothing else reads the input, so neither a tool nor its child processes
+    can break the protocol."""
     reading, writing = own_streams()
     try:
         talk(reading, writing, session, first, opener, secrets)

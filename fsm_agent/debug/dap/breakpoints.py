@@ -1,7 +1,7 @@
 """Translate an editor's breakpoints to those of the debugger.
 
-A line of the table may define one decision list, which becomes one breakpoint on its event with a shared
-hit count, or several rows, which become one breakpoint each with separate counts."""
+A line of the table may define one decision list, which becomes one breakpoint on its event with a shared hit
+count, or several rows, which become one breakpoint each with separate counts."""
 
 from __future__ import annotations
 
@@ -30,9 +30,8 @@ from fsm_agent.errors import ConfigError
 from fsm_agent.fsm.table import Table
 
 # ----------------------------------------------------------------------------------------------------
-# What each line of the table's source defines, read from its syntax: decision lists, rungs in them,
-# rungs where they are defined, states, and lines that every state has. And the states' own functions.
-# Nothing is executed.
+# Targets on each line of the table's source, read from its syntax: decision lists, their rungs, definitions
+# of rungs, states, and macros. Also the functions of the states. Nothing is executed.
 
 
 Target = tuple[str, str]
@@ -41,8 +40,8 @@ Target = tuple[str, str]
 
 @dataclass(frozen=True, slots=True)
 class Spot:
-    """A stretch of the source; lines and columns from 1, columns in UTF-16 units, the end outside. ``named``:
-    in words for a person."""
+    """A range of the source. Lines and columns start at 1, columns count UTF-16 units, the end is exclusive.
+    ``named``: a description for people."""
 
     line: int
     column: int
@@ -52,13 +51,13 @@ class Spot:
     named: str
 
     def holds(self, line: int, column: int | None = None) -> bool:
-        """Say whether a line, or a place in it, is within this piece of source."""
+        """Return whether a line, or a place in it, is within this range."""
         if column is None:
             return self.line <= line <= self.end_line
         return (self.line, self.column) <= (line, column) < (self.end_line, self.end_column)
 
     def inside(self, other: Spot) -> bool:
-        """Say whether this piece is a part of another."""
+        """Return whether this range is part of another."""
         begins = (other.line, other.column) <= (self.line, self.column)
         return (
             self is not other
@@ -69,15 +68,15 @@ class Spot:
 
 @dataclass(frozen=True, slots=True)
 class TableMap:
-    """``spots`` in the order of the source, ``rows`` where the rung of each row is, in its decision list."""
+    """``spots`` in source order; ``rows``: the place of each row's rung, in its decision list."""
 
     path: Path
     spots: tuple[Spot, ...]
     rows: Mapping[str, Spot]
 
     def at(self, line: int, column: int | None = None) -> list[Spot]:
-        """What a breakpoint there means: with a column the innermost stretch, without one everything that
-        begins on the line, or else what it is in the middle of."""
+        """Return the targets of a breakpoint there. With a column: the innermost range. Without one: every
+        outermost range that begins on the line, or else the innermost one around it."""
         if column is not None and (found := [spot for spot in self.spots if spot.holds(line, column)]):
             return [min(found, key=lambda spot: (spot.end_line - spot.line, spot.end_column - spot.column))]
         begun = [spot for spot in self.spots if spot.line == line]
@@ -88,17 +87,17 @@ class TableMap:
         return [max(around, key=lambda spot: (spot.line, spot.column))] if around else []
 
     def between(self, first: int, last: int) -> list[Spot]:
-        """All that begins on these lines."""
+        """Return the ranges that begin on these lines."""
         return [spot for spot in self.spots if first <= spot.line <= last]
 
     def near(self, line: int) -> int | None:
-        """The nearest line on which something begins."""
+        """Return the nearest line on which a range begins."""
         return min((spot.line for spot in self.spots), key=lambda one: (abs(one - line), one), default=None)
 
 
 def table_map_of(table: Table) -> TableMap:
-    """The map of a table, wherever it is written: in the module, of those that have it, which says most about
-    its rows. One that knows nothing of what tables are written with has only imported it, and is not read."""
+    """Return the map of a table, wherever it is defined: from the module with the most targets among those
+    that have the table. A module without the table language has only imported it and is not read."""
     modules = [(name, vars(module)) for name, module in list(sys.modules.items())]
     writing = [
         (name, list(known.values())) for name, known in modules if "Table" in known or "lines_of" in known
@@ -108,11 +107,10 @@ def table_map_of(table: Table) -> TableMap:
 
 
 def table_map(table: Table, module: str) -> TableMap:
-    """The map of ``table``, which ``module`` defines. A table that is written in some other way has an empty
-    one."""
+    """Return the map of ``table``, which ``module`` defines; empty if the table is written in another way."""
     try:
         found = importlib.util.find_spec(module)
-    except ValueError:  # a program that was started by its file, or typed, has none
+    except ValueError:  # no spec: a script, or an interactive session
         found = None
     written = getattr(sys.modules.get(module), "__file__", None)
     path = Path(found.origin if found is not None and found.origin is not None else written or module)
@@ -124,20 +122,20 @@ def table_map(table: Table, module: str) -> TableMap:
 
 @lru_cache(maxsize=32)
 def _read(table: Table, source: str) -> tuple[tuple[Spot, ...], Mapping[str, Spot]]:
-    """Remembered, since every session of an editor asks for the same."""
+    """Read a module's source; cached, because every session of an editor needs it."""
     reader = _TableReader(table, source)
     reader.read(ast.parse(source))
     return tuple(sorted(reader.spots, key=lambda spot: (spot.line, spot.column))), reader.rows
 
 
 class _TableReader:
-    """Goes through a module's syntax once, keeping what belongs to rows that the table really has."""
+    """Walks a module's syntax tree once and collects the ranges of rows that the table contains."""
 
     def __init__(self, table: Table, source: str) -> None:
         self._table, self._lines = table, [line.encode() for line in source.splitlines()]
         self.spots: list[Spot] = []
         self.rows: dict[str, Spot] = {}
-        self._used: dict[str, list[str]] = {}  # name of a rung → rows made with it
+        self._used: dict[str, list[str]] = {}  # name of a rung → its rows
 
     def read(self, tree: ast.Module) -> None:
         for state in written_states(tree, self._table):
@@ -160,7 +158,7 @@ class _TableReader:
         ids = [row.id for row in rows]
         whole = self._spot(call, (("event", f"{state}.{event}"),), _rows_named(ids))
         self.spots.append(whole)
-        if len(ladder) != len(rows):  # a ladder of some other make: the list can be named, its rungs cannot
+        if len(ladder) != len(rows):  # a ladder of another form: only the list can be named
             self.rows |= dict.fromkeys(ids, whole)
             return
         for row, rung in zip(rows, ladder, strict=True):
@@ -180,7 +178,7 @@ class _TableReader:
                     self._used.setdefault(_name_of(exits), []).extend(rows)
 
     def _definition(self, node: ast.stmt) -> None:
-        """A rung that has a name: all rows that are made with it."""
+        """Record a named rung: all rows that use it."""
         match node:
             case ast.Assign(targets=[ast.Name(id=name)]) | ast.FunctionDef(name=name):
                 rows = self._used.get(name, [])
@@ -201,7 +199,7 @@ class _TableReader:
         )
 
     def _column(self, line: int, offset: int) -> int:
-        """Syntax trees count bytes, editors UTF-16 units."""
+        """Convert a byte offset of the syntax tree to an editor's column in UTF-16 units."""
         return len(self._lines[line - 1][:offset].decode().encode("utf-16-le")) // 2 + 1
 
 
@@ -219,7 +217,7 @@ def _rows_named(rows: list[str]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class StateSource:
-    """Where the function of a state is; lines from 1, both included."""
+    """Place of a state's function; lines start at 1, both inclusive."""
 
     path: Path
     line: int
@@ -227,7 +225,7 @@ class StateSource:
 
 
 def state_sources(states: Mapping[str, Callable[..., Any]]) -> dict[str, StateSource]:
-    """Of every state whose source is there."""
+    """Return the source of every state for which it is available."""
     return dict(_state_sources(states))
 
 
@@ -244,7 +242,7 @@ def _state_sources(states: Mapping[str, Callable[..., Any]]) -> Iterator[tuple[s
 
 
 def same_file(left: str | os.PathLike[str], right: str | os.PathLike[str]) -> bool:
-    """Editors spell paths in their own ways."""
+    """Return whether two paths are the same file; editors may spell a path differently."""
     return os.path.normcase(os.path.realpath(left)) == os.path.normcase(os.path.realpath(right))
 
 
@@ -258,12 +256,12 @@ _NAMED: tuple[Literal["state", "row", "event", "arrow", "exit"], ...] = (
     "arrow",
     "exit",
 )
-"""In which order a name is looked up."""
+"""Order in which a name is looked up."""
 
 
 @dataclass(frozen=True, slots=True)
 class ExceptionFilter:
-    """Something exceptional to stop at; ``target`` where a breakpoint does it."""
+    """An exceptional condition to stop at; ``target`` if a breakpoint implements it."""
 
     name: str
     label: str
@@ -287,8 +285,8 @@ EXCEPTIONS = (
 
 @dataclass(frozen=True, slots=True)
 class EditorBreakpoint:
-    """One breakpoint of the editor. ``made`` is what it became, empty when it cannot be; ``in_state``: it is
-    in a state's own source; ``name``: of the filter."""
+    """One breakpoint of the editor. ``made``: its debugger breakpoints, empty if it is invalid; ``in_state``:
+    set if it is in a state's source; ``name``: of its filter."""
 
     id: int
     kind: BreakpointKind
@@ -301,7 +299,7 @@ class EditorBreakpoint:
 
 @dataclass(slots=True)
 class EditorBreakpoints:
-    """All of a session, by the source or list that the editor sets at once."""
+    """All breakpoints of a session, grouped by the source or list that the editor sets at once."""
 
     table: Table
     map: TableMap
@@ -312,7 +310,7 @@ class EditorBreakpoints:
     _wanted: dict[str, Callable[[EditorBreakpoints], list[EditorBreakpoint]]] = field(default_factory=dict)
 
     def again(self, before: EditorBreakpoints) -> list[EditorBreakpoint]:
-        """The breakpoints that were set before, looked up in this table; they keep their numbers."""
+        """Return the previous breakpoints, resolved again in this table; they keep their numbers."""
         for key, wanted in before._wanted.items():
             made = [replace(new, id=old.id) for new, old in zip(wanted(self), before._all[key], strict=True)]
             self._all[key] = made
@@ -320,7 +318,7 @@ class EditorBreakpoints:
         return [point for points in self._all.values() for point in points if point.kind != "exception"]
 
     def set_source(self, path: str, wanted: Iterable[Arguments], client: Client) -> list[EditorBreakpoint]:
-        """Set the breakpoints of one file, in place of those before."""
+        """Replace the breakpoints of one file."""
 
         def make(table: EditorBreakpoints, one: Arguments) -> EditorBreakpoint:
             column = client.our_column(number(one, "column")) if "column" in one else None
@@ -329,12 +327,11 @@ class EditorBreakpoints:
         return self._set(path, list(wanted), make)
 
     def set_functions(self, wanted: Iterable[Arguments]) -> list[EditorBreakpoint]:
-        """Set breakpoints on the names of states, rows, events, arrows and exits, in place of those
-        before."""
+        """Replace the breakpoints on names of states, rows, events, arrows and exits."""
         return self._set(FUNCTIONS, list(wanted), EditorBreakpoints._function)
 
     def set_filters(self, wanted: Iterable[tuple[str, Arguments]]) -> list[EditorBreakpoint]:
-        """Set what counts as an exception, as (name of a filter, options). Raises ``ConfigError`` for an
+        """Replace the exception filters, given as (name of a filter, options). Raises ``ConfigError`` for an
         unknown name."""
         return self._set(FILTERS, list(wanted), EditorBreakpoints._filter)
 
@@ -372,17 +369,17 @@ class EditorBreakpoints:
         )
 
     def stops_at(self, name: str) -> bool:
-        """Is this filter on?"""
+        """Return whether this filter is on."""
         return any(point.name == name for point in self._all.get(FILTERS, ()))
 
     def core(self) -> list[Breakpoint]:
-        """What a debugger is to have."""
+        """Return the breakpoints for the debugger."""
         return list(
             {one.id: one for points in self._all.values() for point in points for one in point.made}.values()
         )
 
     def of(self, ids: Iterable[int]) -> list[EditorBreakpoint]:
-        """The editor's breakpoints behind those of the debugger."""
+        """Return the editor's breakpoints that these debugger breakpoints belong to."""
         wanted = set(ids)
         return [
             point
@@ -436,7 +433,7 @@ class EditorBreakpoints:
         return replace(point, made=tuple(replace(one, id=self._id(one)) for one in made), message=message)
 
     def _distinct(self, point: EditorBreakpoint, beside: list[EditorBreakpoint]) -> EditorBreakpoint:
-        """A move stops in one way only: a second breakpoint on the same target must be the same."""
+        """Reject a second, different breakpoint on the same target: each target has one way to stop."""
         others = {
             (one.kind, one.target): one
             for points in (*self._all.values(), beside)
@@ -460,7 +457,7 @@ _OPTIONS = {"condition": "condition", "hits": "hitCondition", "log": "logMessage
 
 
 def breakpoint_json(point: EditorBreakpoint, client: Client, table_path: TableMap) -> dict[str, Any]:
-    """As the protocol has a breakpoint."""
+    """Return a breakpoint in the protocol's format."""
     made: dict[str, Any] = {
         "id": point.id,
         "verified": bool(point.made) or bool(point.name and not point.message),
@@ -475,7 +472,7 @@ def breakpoint_json(point: EditorBreakpoint, client: Client, table_path: TableMa
 
 
 def place(spot: Spot, client: Client) -> dict[str, int]:
-    """Return a piece of source as the editor counts lines and columns."""
+    """Return a source range in the editor's line and column numbers."""
     return {
         "line": client.line(spot.line),
         "column": client.column(spot.column),

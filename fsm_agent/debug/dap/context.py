@@ -1,5 +1,5 @@
-"""What the requests of one session work on: its turns, its breakpoints, what is shown, and what the editor is
-told.
+"""The context of one session's requests: its turns, its breakpoints, the values shown, and the messages to
+the editor.
 """
 
 from __future__ import annotations
@@ -28,17 +28,16 @@ from fsm_agent.errors import ConfigError
 from fsm_agent.settings.errors import words_at
 
 # ----------------------------------------------------------------------------------------------------
-# What the two sides say of themselves when a session begins: the editor's launch or attach configuration,
-# read and checked; and what the server can, everything else in the protocol it cannot.
+# What the two sides announce when a session begins: the editor's launch or attach configuration, validated,
+# and the server's capabilities; it has no others.
 
 
 class LaunchOptions(BaseModel):
-    """``task``: the message of a new turn; ``turn``: the id of an existing one, or its beginning.
-    ``table``: turns of a custom table, ``module:name`` as on the command line. ``stop_on_entry``: pause
-    before the first move; ``stop_at_end``: also pause when the turn has ended; ``trace``: report every
-    move; ``resume``: continue an unfinished turn. The others are those of the ``run`` command, ``settings``
-    nested as in ``Settings``, ``env`` set for this process. ``token``: the token that a server on a port
-    printed."""
+    """``task``: the message of a new turn; ``turn``: the id of an existing one, or its beginning. ``table``:
+    turns of a custom table, ``module:name`` as on the command line. ``stop_on_entry``: pause before the first
+    move; ``stop_at_end``: also pause when the turn has ended; ``trace``: report every move; ``resume``:
+    continue an unfinished turn. The others are those of the ``run`` command, ``settings`` nested as in
+    ``Settings``, ``env`` set for this process. ``token``: the token that a server on a port printed."""
 
     model_config = ConfigDict(frozen=True, strict=True, alias_generator=to_camel, populate_by_name=True)
 
@@ -63,14 +62,13 @@ class LaunchOptions(BaseModel):
 
     @classmethod
     def of(cls, arguments: Mapping[str, Any], *, attach: bool) -> LaunchOptions:
-        """From the arguments of the request; editors add their own, which are not looked at. Raises
-        ``ConfigError``."""
+        """Parse the arguments of the request; ignore the ones that editors add. Raises ``ConfigError``."""
         try:
             given = {name: arguments[name] for name in NAMES if arguments.get(name) is not None}
             options = cls.model_validate(given | {"attach": attach})
         except ValidationError as error:
             first = error.errors(include_url=False)[0]
-            value = None if first["loc"][0] == "env" else first["input"]  # it may hold keys
+            value = None if first["loc"][0] == "env" else first["input"]  # it may contain keys
             allowed = words_at(cls, first["loc"], first["msg"])
             raise ConfigError(f"{first['loc'][0]} has the wrong type", value, allowed) from None
         if options.task is not None and options.turn is not None:
@@ -83,7 +81,7 @@ class LaunchOptions(BaseModel):
 
     @property
     def own_debug_session(self) -> bool:
-        """Do they ask for another agent or home than the server was started with?"""
+        """Return whether the options need another agent or home than the server was started with."""
         named = (
             self.table,
             self.model,
@@ -97,10 +95,10 @@ class LaunchOptions(BaseModel):
 
 
 Opener = Callable[[LaunchOptions], DebugSession]
-"""Makes the debug session that a configuration asks for. Raises ``ConfigError``."""
+"""Creates the debug session for a configuration. Raises ``ConfigError``."""
 
 NAMES = tuple(str(one.alias) for name, one in LaunchOptions.model_fields.items() if name != "attach")
-"""As the editor has them."""
+"""Arguments in the editor's format."""
 CAPABILITIES: Mapping[str, Any] = {
     **dict.fromkeys((
         "supportsConfigurationDoneRequest", "supportsFunctionBreakpoints", "supportsConditionalBreakpoints",
@@ -124,13 +122,13 @@ CAPABILITIES: Mapping[str, Any] = {
 
 
 ENDS = {"completed": 0, "failed": 1, "partial": 3, "interrupted": 130}
-"""Exit code of a turn by its outcome, as of the command ``run``."""
+"""Exit code by a turn's outcome, as for the ``run`` command."""
 
 
 @dataclass(slots=True)
 class EditorContext:
-    """Used by one thread only. ``later`` runs after the current response is sent. ``ending``: the editor
-    has asked to end the session; ``ended``: the editor has been notified that it ended."""
+    """Used by one thread only. ``later`` runs after the current response is sent. ``ending``: the editor has
+    asked to end the session; ``ended``: the editor has been notified of its end."""
 
     session: DebugSession
     outbox: Outbox
@@ -152,8 +150,8 @@ class EditorContext:
         self.of(self.session)
 
     def of(self, session: DebugSession) -> None:
-        """Work on the turns of ``session`` from now on; before any is open. Breakpoints that are set are
-        looked up again when its table is another."""
+        """Switch to the turns of ``session`` before any is open. If its table is another one, resolve the
+        existing breakpoints again."""
         before = getattr(self, "breakpoints", None)
         self.session = session
         table, states = session.kind.table, state_sources(session.kind.states)
@@ -168,11 +166,11 @@ class EditorContext:
             )
 
     def later(self, work: Callable[[], None]) -> None:
-        """Do this after the answer to the request at hand was sent."""
+        """Run ``work`` after the response to the current request."""
         self._later.append(work)
 
     def settle(self) -> None:
-        """The answer has gone out; now what follows from it."""
+        """Run the deferred work, after the response was sent."""
         work, self._later = self._later, []
         for one in work:
             one()
@@ -188,7 +186,7 @@ class EditorContext:
         return thread
 
     def arm(self, thread: TurnThread) -> None:
-        """Give a turn the breakpoints of the session, which are of one table."""
+        """Set the session's breakpoints in a turn of the same table; clear them in any other."""
         other = thread.debugger.table is not self.breakpoints.table
         wanted = [] if self.options.no_debug or other else self.breakpoints.core()
         try:
@@ -218,7 +216,7 @@ class EditorContext:
         self.stopped(thread, stop_of(thread, self.breakpoints))
 
     def looks(self, thread: TurnThread, hits: Iterable[BreakpointHit] = ()) -> None:
-        """Tell where a person looks, which met these breakpoints there."""
+        """Report the inspected position and the breakpoints hit there."""
         numbers = tuple(point.id for point in self.breakpoints.of(hit.breakpoint.id for hit in hits))
         self.stopped(thread, inspection_stop(thread, self.breakpoints, numbers))
 
@@ -228,7 +226,7 @@ class EditorContext:
         self.references.forget(thread.id)
 
     def finish(self, thread: TurnThread) -> None:
-        """A turn is not looked at any more; after the last one the session is over."""
+        """End the thread of a turn; after the last thread, end the session."""
         thread.over, thread.stop = True, None
         thread.unlisten()
         self.outbox.event("thread", {"reason": "exited", "threadId": thread.id})
@@ -238,7 +236,7 @@ class EditorContext:
             self.terminated()
 
     def terminated(self) -> None:
-        """Tell the editor, once, that nothing more comes."""
+        """Notify the editor, once, that the session is over."""
         if not self.ended:
             self.ended = True
             self.outbox.event("terminated")
@@ -274,14 +272,14 @@ class EditorContext:
         self.later(lambda: self.stands(thread))
 
     def look(self, thread: TurnThread, at: int) -> None:
-        """Look at a position."""
+        """Inspect a position."""
         thread.stand()
         thread.debugger.cursor.to(at)
         self.later(lambda: self.looks(thread))
 
 
 def inspection_stop(thread: TurnThread, breakpoints: EditorBreakpoints, hits: tuple[int, ...] = ()) -> Stop:
-    """The reason that a turn inspected at another position is paused."""
+    """Return why a turn is reported as paused after its inspected position changed."""
     if not thread.looking_back:
         stop = stop_of(thread, breakpoints)
         return (

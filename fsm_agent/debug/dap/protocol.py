@@ -1,9 +1,8 @@
-"""The edge of the protocol: messages on a stream of bytes, how the editor counts lines and spells paths, and
-what goes out to it.
+"""The boundary of the protocol: message framing, the editor's line numbers and paths, and outgoing messages.
 
-A message is a header ``Content-Length: n``, an empty line, n bytes of JSON. Reading is strict on purpose: a
-browser that is made to post to the port sends other headers first, and is turned away before anything it says
-is looked at.
+A message is a header ``Content-Length: n``, an empty line, n bytes of JSON. Parsing is strict on purpose:
+a browser tricked into posting to the port sends other headers first and is rejected before its content is
+read.
 """
 
 from __future__ import annotations
@@ -27,9 +26,9 @@ from fsm_agent.errors import ConfigError
 from fsm_agent.support.redaction import Exact, mask_json
 
 LARGEST = 16 * 1024 * 1024
-"""Bytes of one message; more is no editor's."""
+"""Maximum bytes of one message."""
 _HEADER = 256
-"""Bytes of one line of the header."""
+"""Maximum bytes of one header line."""
 
 
 class ByteReader(Protocol):
@@ -48,20 +47,20 @@ class ByteWriter(Protocol):
     """A buffered stream of bytes to write."""
 
     def write(self, data: bytes, /) -> int:
-        """Write bytes; returns how many."""
+        """Write bytes and return how many."""
         ...
 
     def flush(self) -> None:
-        """Hand over what was written."""
+        """Flush the buffer."""
         ...
 
 
 class NotTheProtocol(ValueError):
-    """What came is no message of the protocol."""
+    """The input is not a protocol message."""
 
 
 def read_message(stream: ByteReader) -> dict[str, Any] | None:
-    """The next message; ``None`` at the end of the stream. Raises ``NotTheProtocol``."""
+    """Read the next message; ``None`` at the end of the stream. Raises ``NotTheProtocol``."""
     length: int | None = None
     while True:
         line = stream.readline(_HEADER)
@@ -118,7 +117,7 @@ def _length(line: bytes, before: int | None) -> int | None:
 
 @dataclass(frozen=True, slots=True)
 class Client:
-    """``first_line`` and ``first_column`` are 0 or 1; ``uris``: paths are file addresses."""
+    """Editor conventions: ``first_line`` and ``first_column`` are 0 or 1; ``uris``: paths are file URIs."""
 
     first_line: int = 1
     first_column: int = 1
@@ -126,32 +125,32 @@ class Client:
 
     @classmethod
     def of(cls, arguments: Mapping[str, Any]) -> Client:
-        """Read from an editor's ``initialize`` how it counts lines and columns, and names files."""
+        """Read the conventions for lines, columns, and paths from an editor's ``initialize``."""
         lines, columns = arguments.get("linesStartAt1", True), arguments.get("columnsStartAt1", True)
         return cls(int(bool(lines)), int(bool(columns)), arguments.get("pathFormat") == "uri")
 
     def line(self, line: int) -> int:
-        """Ours, from 1, as the editor's."""
+        """Convert our line, from 1, to the editor's."""
         return line - 1 + self.first_line
 
     def column(self, column: int) -> int:
-        """Return a column as the editor counts it; ours begin at 1."""
+        """Convert our column, from 1, to the editor's."""
         return column - 1 + self.first_column
 
     def our_line(self, line: int) -> int:
-        """The editor's as ours, from 1."""
+        """Convert the editor's line to ours, from 1."""
         return line + 1 - self.first_line
 
     def our_column(self, column: int) -> int:
-        """Return an editor's column as we count it, from 1."""
+        """Convert the editor's column to ours, from 1."""
         return column + 1 - self.first_column
 
     def source(self, path: Path) -> dict[str, Any]:
-        """Return a file as the protocol names one."""
+        """Return a file in the protocol's format."""
         return {"name": f"{path.parent.name}/{path.name}", "path": path.as_uri() if self.uris else str(path)}
 
     def path(self, source: Mapping[str, Any]) -> str:
-        """Where a source that the editor names is. Raises ``ConfigError`` for one without a path."""
+        """Return the path of an editor's source. Raises ``ConfigError`` for one without a path."""
         path = source.get("path")
         if not isinstance(path, str) or not path:
             raise ConfigError("a source has no path", source.get("name"), "a file")
@@ -160,23 +159,22 @@ class Client:
 
 Write = Callable[[Mapping[str, Any]], None]
 REFUSED = 1
-"""Number of the one kind of error there is: something was asked that cannot be done, and the text says
-why."""
+"""Number of the only kind of error: the request cannot be carried out, and the text gives the reason."""
 
 
 class Outbox:
-    """Used by one thread only."""
+    """Outgoing messages; used by one thread only."""
 
     def __init__(self, write: Write, secrets: Sequence[str] = ()) -> None:
         self._write, self.secrets = write, secrets
         self._numbers = itertools.count(1)
 
     def event(self, name: str, body: Mapping[str, Any] | None = None) -> None:
-        """Tell the editor of something that happened."""
+        """Send an event."""
         self._send({"type": "event", "event": name}, body)
 
     def output(self, text: str, category: str = "console", where: Mapping[str, Any] | None = None) -> None:
-        """A line in the debug console; ``where`` in a source it is about. What is ``Exact`` is not masked."""
+        """Print a line in the debug console; ``where``: its source. ``Exact`` text is not redacted."""
         line = Exact(f"{text}\n") if isinstance(text, Exact) else f"{text}\n"
         self.event("output", {"category": category, "output": line, **(where or {})})
 
@@ -185,7 +183,7 @@ class Outbox:
         self._send(self._to(request, True), body)
 
     def refuse(self, request: Mapping[str, Any], why: str, *, show: bool = True) -> None:
-        """``show``: worth a person's attention at once."""
+        """Send an error response. ``show``: alert the person at once."""
         error = {"id": REFUSED, "format": "{why}", "variables": {"why": why}, "showUser": show}
         self._send(self._to(request, False) | {"message": mask_json(why, self.secrets)}, {"error": error})
 
@@ -213,20 +211,20 @@ class Outbox:
 
 log = logging.getLogger(__name__)
 FIRST_WORDS = 10.0
-"""Seconds in which who connects must have been let in."""
+"""Seconds within which a connection must be admitted."""
 MOST = 32
-"""Connections that are heard at once; with one more the oldest is closed."""
+"""Maximum concurrent connections; one more closes the oldest."""
 LOOK = 0.1
 """Seconds between two checks for an admitted editor."""
 Admit = Callable[[Mapping[str, Any]], None]
 Talk = Callable[[Mapping[str, Any], ByteReader, ByteWriter, Admit], None]
-"""Serves an editor whose first message is given, until it leaves; it asks to be let in with the arguments of
-its launch or attach request."""
+"""Serves an editor, given its first message, until it disconnects. It requests admission with the arguments
+of its launch or attach request."""
 
 
 class Door:
-    """Of one socket that listens. ``token`` is empty where none is needed; ``where`` is ``127.0.0.1:4711`` or
-    a path."""
+    """Admission to one listening socket. ``token`` is empty if none is needed; ``where`` is
+    ``127.0.0.1:4711`` or a path."""
 
     def __init__(self, listening: socket.socket, talk: Talk) -> None:
         name = listening.getsockname()
@@ -238,7 +236,7 @@ class Door:
         self._waiting: list[socket.socket] = []
 
     def serve(self) -> None:
-        """Until the one editor that was let in has left."""
+        """Accept connections until the admitted editor has disconnected."""
         self._listening.settimeout(LOOK)
         while not self._inside.is_set():
             with contextlib.suppress(TimeoutError):
@@ -275,7 +273,7 @@ class Door:
                 self._left.set()
 
     def _refuse_strangers(self, reading: ByteReader, writing: ByteWriter, admit: Admit) -> None:
-        """One that begins with anything but the protocol, as a browser would, is turned away unheard."""
+        """Reject a connection that starts with anything but the protocol, as a browser would."""
         try:
             message = read_message(reading)
         except (NotTheProtocol, OSError) as error:
@@ -285,7 +283,7 @@ class Door:
             self._talk(message, reading, writing, admit)
 
     def _admit(self, arguments: Mapping[str, Any], connection: socket.socket) -> None:
-        """Raises ``ConfigError``."""
+        """Admit the connection if its token is right. Raises ``ConfigError``."""
         given = arguments.get("token")
         if self.token and not (
             isinstance(given, str) and hmac.compare_digest(given.encode(), self.token.encode())
@@ -306,6 +304,6 @@ class Door:
 
 
 def _close(connection: socket.socket) -> None:
-    """Also while another thread reads from it."""
-    with contextlib.suppress(OSError):  # it is closed at the other end
+    """Shut down a connection, even while another thread reads from it."""
+    with contextlib.suppress(OSError):  # already closed by the peer
         connection.shutdown(socket.SHUT_RDWR)

@@ -1,8 +1,8 @@
-"""Requests of the editor except those that begin and end its session.
+"""Requests of the editor, except those that begin and end its session.
 
-Some requests only inspect. The others move a turn, or the inspected position: at the newest position they
-are commands to the engine. At an earlier position they step through the record, and nothing runs. To
-continue from there, fork the turn with *restart frame* or by changing a value."""
+Some requests only inspect. The others move a turn, or the inspected position: at the newest position they are
+commands to the engine. At an earlier position they step through the record, and nothing runs. To continue
+from there, fork the turn with *restart frame* or by changing a value."""
 
 from __future__ import annotations
 
@@ -52,12 +52,12 @@ def set_breakpoints(context: EditorContext, arguments: Arguments) -> dict[str, A
 
 
 def set_functions(context: EditorContext, arguments: Arguments) -> dict[str, Any]:
-    """Replace the breakpoints on names of states."""
+    """Replace the breakpoints on names."""
     return _set(context, context.breakpoints.set_functions(objects(arguments, "breakpoints")))
 
 
 def set_filters(context: EditorContext, arguments: Arguments) -> dict[str, Any]:
-    """Replace the kinds of exits and failures at which to stop."""
+    """Replace the exception filters."""
     names = arguments.get("filters") or []
     if not isinstance(names, list):
         raise ConfigError("filters are no list", names, ", ".join(one.name for one in EXCEPTIONS))
@@ -77,7 +77,7 @@ def _set(context: EditorContext, breakpoints: list[EditorBreakpoint]) -> dict[st
 
 
 def breakpoint_locations(context: EditorContext, arguments: Arguments) -> dict[str, Any]:
-    """Where in these lines a breakpoint may be: also each rung of a decision list by its column."""
+    """Return the possible breakpoints in these lines, with each rung of a decision list by its column."""
     path = context.client.path(arguments.get("source") or {})
     first = context.client.our_line(number(arguments, "line"))
     last = context.client.our_line(number(arguments, "endLine", arguments.get("line")))
@@ -94,7 +94,7 @@ def breakpoint_locations(context: EditorContext, arguments: Arguments) -> dict[s
 
 
 def threads(context: EditorContext, arguments: Arguments) -> dict[str, Any]:
-    """Return the turns, a thread each."""
+    """Return the turns, one thread each."""
     return {"threads": [{"id": thread.id, "name": thread.name} for thread in context.threads]}
 
 
@@ -108,14 +108,14 @@ def stack_trace(context: EditorContext, arguments: Arguments) -> dict[str, Any]:
 
 
 def scopes(context: EditorContext, arguments: Arguments) -> dict[str, Any]:
-    """Return what there is to look into at a frame."""
+    """Return the scopes of a frame."""
     thread, at = _frame(context, arguments)
     thread.stand()
     return {"scopes": scopes_of(thread, at, context.references)}
 
 
 def variables(context: EditorContext, arguments: Arguments) -> dict[str, Any]:
-    """Return what is in a value."""
+    """Return the children of a value."""
     start, count = number(arguments, "start", 0), number(arguments, "count", 0)
     return {
         "variables": context.references.children(
@@ -125,7 +125,7 @@ def variables(context: EditorContext, arguments: Arguments) -> dict[str, Any]:
 
 
 def exception_info(context: EditorContext, arguments: Arguments) -> dict[str, Any]:
-    """Return what a turn stopped at: a failure or an exit."""
+    """Return the failure or exit at which a turn stopped."""
     thread = _thread(context, arguments)
     thread.stand()
     stop = thread.stop
@@ -155,7 +155,7 @@ def loaded_sources(context: EditorContext, arguments: Arguments) -> dict[str, An
 
 
 def evaluate(context: EditorContext, arguments: Arguments) -> dict[str, Any]:
-    """A value, a condition, or in the console a command."""
+    """Evaluate a value or a condition; in the console, also a command."""
     said, purpose = text(arguments, "expression"), arguments.get("context")
     thread, at = _frame(context, arguments)
     if purpose == "repl" and said.lstrip().startswith(":"):
@@ -195,7 +195,7 @@ def completions(context: EditorContext, arguments: Arguments) -> dict[str, Any]:
 
 
 def _frame(context: EditorContext, arguments: Arguments) -> tuple[TurnThread, int]:
-    """The turn and the position that a frame is; without one, where the editor is."""
+    """Return the turn and the position of a frame; without a frame, those in focus."""
     if arguments.get("frameId") is None:
         thread = (
             context.focus
@@ -216,25 +216,25 @@ def _frame(context: EditorContext, arguments: Arguments) -> tuple[TurnThread, in
 
 
 LIVE = ("running", "paused", "waiting")
-"""Phases of an engine that can be told to do something."""
+"""Phases in which an engine accepts commands."""
 
 
 def step_back(context: EditorContext, arguments: Arguments) -> None:
-    """Look at the position before."""
+    """Inspect the previous position."""
     thread = _behind(context, arguments)
     thread.debugger.cursor.back()
     context.later(lambda: context.looks(thread))
 
 
 def reverse_continue(context: EditorContext, arguments: Arguments) -> None:
-    """Look at the last position before this one at which a breakpoint stops, or at the start."""
+    """Inspect the last earlier position at which a breakpoint stops, or the start."""
     thread = _behind(context, arguments)
     _, hits = thread.debugger.cursor.back_to(thread.debugger.breakpoints)
     context.later(lambda: context.looks(thread, hits))
 
 
 def pause(context: EditorContext, arguments: Arguments) -> None:
-    """Stop a turn before its next request or move."""
+    """Pause a turn before its next request or move."""
     thread = _thread(context, arguments)
     if thread.stop is not None:
         return
@@ -251,8 +251,7 @@ def restart_frame(context: EditorContext, arguments: Arguments) -> None:
 
 
 def set_variable(context: EditorContext, arguments: Arguments) -> dict[str, Any]:
-    """Change a value at the position that is looked at: the turn that has it is another one, which is forked
-    there."""
+    """Change a value at the inspected position: fork the turn there with the new value."""
     where, value = context.references.get(arguments.get("variablesReference"))
     name, said = text(arguments, "name"), text(arguments, "value")
     key: str | int = int(name[1:-1]) if not hasattr(value, "keys") and name[1:-1].isdecimal() else name
@@ -263,7 +262,7 @@ def set_variable(context: EditorContext, arguments: Arguments) -> dict[str, Any]
 
 
 def terminate(context: EditorContext, arguments: Arguments) -> None:
-    """Interrupt every turn, as its user would; the second time, end without waiting for them."""
+    """Interrupt every turn, as its user would; on the second request, end without waiting for them."""
     live = [thread for thread in context.threads if thread.debugger.status.phase in LIVE]
     if context.ending or not live:
         context.later(context.terminated)
@@ -292,7 +291,7 @@ Onward = ContinueTurn | StepOver | StepInto | StepMove
 
 
 def _go(context: EditorContext, arguments: Arguments, command: Onward) -> dict[str, Any] | None:
-    """Let a turn run; look further on in what is recorded, where the person looks back."""
+    """Continue a turn; from an earlier position, move forward through the record instead."""
     thread = _thread(context, arguments)
     thread.stand()
     phase, on = thread.debugger.status.phase, isinstance(command, ContinueTurn)
@@ -317,7 +316,7 @@ def _go(context: EditorContext, arguments: Arguments, command: Onward) -> dict[s
 
 
 def _forward(debugger: Debugger, command: Onward) -> list[BreakpointHit]:
-    """Move the cursor through what is recorded; the breakpoints that were met there."""
+    """Move the cursor forward through the record; return the breakpoints hit there."""
     cursor, record = debugger.cursor, debugger.record
     match command:
         case ContinueTurn():
@@ -362,8 +361,8 @@ REQUESTS: Mapping[str, Answer] = {
     "stepBack": step_back, "reverseContinue": reverse_continue, "pause": pause, "restartFrame": restart_frame,
     "setVariable": set_variable, "terminate": terminate, "terminateThreads": terminate_threads,
 }  # fmt: skip
-"""*Step into* is one request and its reply, *next* goes to the next time that the model is asked, *step out*
-to the end of the state, which is the next move."""
+"""*Step into* runs one request and its reply, *next* runs to the next request to the model, *step out* to the
+end of the state, which is the next move."""
 
 
 # ----------------------------------------------------------------------------------------------------
@@ -389,8 +388,7 @@ COMMANDS = tuple(line.split()[0].removeprefix(":") for line in CONSOLE.splitline
 
 
 def command(context: EditorContext, thread: TurnThread, at: int, said: str) -> str:
-    """Carry out what was typed; return what is to be shown. ``at`` is the position that is looked at. Raises
-    ``ConfigError``."""
+    """Execute a command and return its output. ``at`` is the inspected position. Raises ``ConfigError``."""
     name, _, words = said.strip().removeprefix(":").partition(" ")
     words, debugger = words.strip(), thread.debugger
     match name:

@@ -1,6 +1,6 @@
 """Turns as threads of an editor: the position of each, why it is paused, what has been reported, and which
-position is shown. The stack of a thread has the last move, in the table, the state it led to, and the moves
-before."""
+position is shown. The stack of a thread contains the last move, in the table, the state it led to, and the
+earlier moves."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ from fsm_agent.fsm.pause_point import TurnKind
 from fsm_agent.support.redaction import Exact
 
 # ----------------------------------------------------------------------------------------------------
-# What waits for a person, in the words of the debug console, and the answer that names it.
+# Pending requests, described for the debug console, and the answers to them.
 #
-# Every answer names what it answers by its number. So what was typed for one question cannot answer the
-# next one, which may have come meanwhile.
+# Every answer names the number of its question, so an answer typed for one question cannot apply to the next
+# one, which may have arrived meanwhile.
 
 
 WIDTH = 100
-"""Columns of a question; the console of an editor breaks longer rows by itself."""
+"""Columns of a question; the editor's console wraps longer rows."""
 Held = Mapping[str, Any]
 
 
 def brief(held: Held) -> str:
-    """What waits and how it is answered, on one line."""
+    """Describe a pending request and its possible answers in one line."""
     number = held["id"]
     if held["kind"] == "approval":
         longer = f", :approve {number} session" if held["question"]["remembered"] else ""
@@ -43,12 +43,12 @@ def brief(held: Held) -> str:
 
 
 def question_text(held: Held) -> str:
-    """All that a person reads before they answer: of a call every row of it, exactly as it would run."""
+    """Return the full question for a person, with every row of a call exactly as it would run."""
     return Exact("\n".join([*rows(held), f"  {brief(held)}"]))
 
 
 def rows(held: Held) -> list[str]:
-    """The rows of the question, if what is held is a call."""
+    """Return the rows of the question if a call is pending, else an empty list."""
     if "question" not in held:
         return []
     asked = Question.read(held["question"]).rows(WIDTH, longer=f":approve {held['id']} session")
@@ -56,7 +56,7 @@ def rows(held: Held) -> list[str]:
 
 
 def variables(held: Sequence[Held]) -> list[dict[str, Any]]:
-    """What waits, as values in the tree."""
+    """Return the pending requests as values for the tree."""
     return [
         {"answer": Exact(brief(one)), "question": rows(one)} if "question" in one else dict(one)
         for one in held
@@ -64,14 +64,14 @@ def variables(held: Sequence[Held]) -> list[dict[str, Any]]:
 
 
 def answers(held: Iterable[Held]) -> list[str]:
-    """The beginnings of commands that answer what waits."""
+    """Return the beginnings of commands that answer the pending requests."""
     by_kind = {"approval": ("approve", "deny")}
     return [f":{name} {one['id']}" for one in held for name in by_kind.get(one["kind"], ("answer", "let"))]
 
 
 def read_answer(held: Sequence[Held], words: str, *kinds: str) -> tuple[int, str]:
-    """(number of what is answered, the other words). Raises ``ConfigError`` when no number is named, or none
-    that waits for such an answer."""
+    """Parse an answer as (number of the pending request, remaining words). Raises ``ConfigError`` if no
+    number, or none of a request of these kinds, is given."""
     number, _, rest = words.partition(" ")
     waiting = [one["id"] for one in held if one["kind"] in kinds]
     if not waiting:
@@ -84,7 +84,7 @@ def read_answer(held: Sequence[Held], words: str, *kinds: str) -> tuple[int, str
 
 StopReason = Literal["step", "breakpoint", "exception", "pause", "entry", "function breakpoint", "restart"]
 NAME = 60
-"""Characters of a thread's name."""
+"""Maximum characters of a thread's name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,17 +117,17 @@ class TurnThread:
 
     @property
     def at(self) -> int:
-        """Return the position that a person looks at."""
+        """Return the inspected position."""
         return self.debugger.cursor.at
 
     @property
     def looking_back(self) -> bool:
-        """Does the person look at something else than where the engine is?"""
+        """Return whether the inspected position differs from the engine's."""
         return not self.debugger.cursor.following
 
     @property
     def inside(self) -> bool:
-        """Has the state that is looked at done something already? Else its move is what is looked at."""
+        """Return whether to show the state, which has begun its work, instead of the move to it."""
         if self.stop is not None and self.stop.in_state:
             return not self.looking_back
         return (
@@ -137,13 +137,13 @@ class TurnThread:
         )
 
     def stand(self) -> None:
-        """Raises ``ConfigError`` while the turn runs."""
+        """Check that the turn is paused. Raises ``ConfigError`` while it runs."""
         if self.stop is None:
             raise ConfigError("the turn is running", self.name, "pause it first")
 
 
 Hear = Callable[[TurnThread, DebugEvent], None]
-"""Called on the thread where it happened; must not block."""
+"""Called on the thread of the event; must not block."""
 
 
 @dataclass(slots=True)
@@ -158,7 +158,7 @@ class TurnThreads:
         return iter([thread for thread in self._all.values() if not thread.over])
 
     def open(self, debugger: Debugger) -> TurnThread:
-        """A new thread."""
+        """Add a thread."""
         thread = TurnThread(next(self._numbers), debugger, _name(debugger))
         self._all[thread.id] = thread
         thread.unlisten = debugger.listen(lambda event: self.hear(thread, event))
@@ -169,7 +169,7 @@ class TurnThreads:
         return next((thread for thread in self if thread.debugger.id == turn_id), None)
 
     def get(self, number: Any) -> TurnThread:
-        """A thread by its number. Raises ``ConfigError``."""
+        """Return a thread by its number. Raises ``ConfigError``."""
         thread = self._all.get(number) if isinstance(number, int) else None
         if thread is None or thread.over:
             raise ConfigError("no such thread", number, ", ".join(str(one.id) for one in self) or "none")
@@ -202,7 +202,7 @@ def _pause_stop(thread: TurnThread, status: Status, breakpoints: EditorBreakpoin
             return _breakpoint_stop(thread, status, breakpoints)
         case "entry" | "step" | "pause":
             return Stop(status.reason, status.text or f"Before the first request of {status.state}")
-        case "":  # the turn has continued since
+        case "":  # the turn has continued meanwhile
             return Stop("pause", status.text or f"Before the first request of {status.state}")
         case _:
             assert_never(status.reason)
@@ -232,7 +232,7 @@ def _waiting(held: tuple[Mapping[str, Any], ...]) -> Stop:
 
 
 def in_doubt(debugger: Debugger, event: DebugEvent) -> str:
-    """The tool whose effect is unknown when this event is its reply; empty otherwise."""
+    """Return the tool whose effect is unknown if this event is its reply; empty otherwise."""
     if (
         event.kind != "exchanged"
         or "RunTool" not in event.data.get("kinds", ())
@@ -245,7 +245,7 @@ def in_doubt(debugger: Debugger, event: DebugEvent) -> str:
 
 
 def unknown(visit: Sequence[Mapping[str, Any]]) -> str:
-    """The tools of a visit whose effects are unknown."""
+    """Return the tools of a visit whose effects are unknown."""
     calls = [one for one in visit if one["kind"] == "RunTool"]
     return ", ".join(one["name"] for one in calls if (one["reply"] or {}).get("status") == "unknown")
 
@@ -259,13 +259,13 @@ def _name(debugger: Debugger) -> str:
 
 
 Frame = tuple[Literal["move", "state"], int]
-"""A frame: the move to a position, or the state at it."""
+"""Kind of a frame: the move to a position, or the state at it."""
 _POSITIONS = 20
-"""Bits of a frame's number that are its position."""
+"""Bits of a frame's number that hold its position."""
 
 
 class StackFrames:
-    """Where the frames of every turn are in the sources, by the table of the turn."""
+    """Source locations of the frames of every turn, by the table of the turn."""
 
     def __init__(self, kinds: Iterable[TurnKind]) -> None:
         self._sources = {
@@ -274,7 +274,7 @@ class StackFrames:
         }
 
     def stack(self, thread: TurnThread, client: Client, start: int = 0, levels: int = 0) -> dict[str, Any]:
-        """The body of ``stackTrace``; ``levels`` 0 are all."""
+        """Return the body of ``stackTrace``; ``levels`` 0 means all."""
         at = thread.at
         total = at + 2 if at else 1
         last = total if not levels else min(total, start + levels)
@@ -317,7 +317,7 @@ class StackFrames:
         return made | ({"presentationHint": "subtle"} if past else {})
 
     def where(self, thread: TurnThread, row: str, client: Client) -> dict[str, Any]:
-        """Source, line and column of a row, for output; empty for a row of another table."""
+        """Return source, line, and column of a row, for output; empty for a row of another table."""
         _, map, _ = self._sources[thread.debugger.table.name]
         spot = map.rows.get(row)
         if spot is None:
@@ -337,13 +337,13 @@ def _frame_at(at: int, number: int, inside: bool) -> Frame:
 
 
 def frame_id(thread: int, frame: Frame) -> int:
-    """One number for a turn, a position and which of its two frames."""
+    """Encode a turn, a position, and one of its two frames as a number."""
     kind, at = frame
     return (thread << (_POSITIONS + 1)) | (at << 1) | (kind == "state")
 
 
 def frame_of(number: Any) -> tuple[int, int]:
-    """(thread, position) of a frame's number. Raises ``ConfigError``."""
+    """Decode a frame's number as (thread, position). Raises ``ConfigError``."""
     if not isinstance(number, int) or isinstance(number, bool) or number < 1 << (_POSITIONS + 1):
         raise ConfigError("no such frame", number, "one of the stack trace")
     return number >> (_POSITIONS + 1), (number >> 1) & ((1 << _POSITIONS) - 1)

@@ -1,5 +1,5 @@
-"""What a frame shows as an editor's tree of variables: scopes, and the values in them, paged, cut where they
-are long, without secrets.
+"""The contents of a frame as an editor's tree of variables: scopes and their values, paged, truncated if
+long, with secrets redacted.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ from fsm_agent.support.redaction import Exact, mask_json
 ScopeName = Literal["Counters", "Facts", "Messages", "Request", "Guards"]
 Key = str | int
 NAMES: Mapping[ScopeName, str] = {"Messages": "messages", "Request": "visit", "Guards": "guards"}
-"""What scopes are called in expressions; counters and facts are named directly."""
+"""Names of the scopes in expressions; counters and facts are named directly."""
 LONGEST = 1_000
-"""Characters of a text in the tree; the clipboard gets all of it."""
+"""Maximum characters of a text in the tree; the clipboard gets the whole text."""
 _PREVIEW = 80
 
 
 @dataclass(frozen=True, slots=True)
 class ValuePlace:
-    """Where a value is: the turn's thread, the position, the scope, and the way from there."""
+    """Location of a value: the turn's thread, the position, the scope, and the path within it."""
 
     thread: int
     at: int
@@ -38,12 +38,12 @@ class ValuePlace:
     path: tuple[Key, ...] = ()
 
     def to(self, key: Key) -> ValuePlace:
-        """Return the place of one value within this one."""
+        """Return the location of a child."""
         return ValuePlace(self.thread, self.at, self.scope, (*self.path, key))
 
 
 class Transcript(Sequence[Any]):
-    """The transcript at a position, read by ranges."""
+    """The transcript at a position, read in ranges."""
 
     def __init__(self, record: Record, at: int) -> None:
         self._record, self._at = record, at
@@ -79,7 +79,7 @@ class Lazy:
 
 @dataclass(frozen=True, slots=True)
 class TypedValue:
-    """A value whose type says more than its JSON does."""
+    """A value with a more specific type than its JSON type."""
 
     value: Any
     type: str
@@ -96,17 +96,17 @@ class References:
     _numbers: itertools.count[int] = field(default_factory=lambda: itertools.count(1))
 
     def add(self, place: ValuePlace, value: Any) -> int:
-        """Return a number by which the editor asks for what is in a value."""
+        """Register a value and return the number with which the editor requests its children."""
         number = next(self._numbers)
         self._open[number] = (place, value)
         return number
 
     def forget(self, thread: int) -> None:
-        """Drop all references: the turn continues, so that the values shown are stale."""
+        """Drop all references of a thread: its turn continues, so the values shown are stale."""
         self._open = {number: one for number, one in self._open.items() if one[0].thread != thread}
 
     def get(self, number: Any) -> tuple[ValuePlace, Any]:
-        """Raises ``ConfigError`` for one that is not open."""
+        """Return a value and its location. Raises ``ConfigError`` for an unknown number."""
         if number not in self._open:
             raise ConfigError("this value is no longer shown", number, "one of the scopes of a paused turn")
         place, value = self._open[number]
@@ -118,7 +118,7 @@ class References:
     def children(
         self, number: Any, kind: str | None = None, start: int = 0, count: int = 0
     ) -> list[dict[str, Any]]:
-        """Variables in a value; ``kind`` is indexed, named or both; ``count`` 0 are all from ``start`` on."""
+        """Return a value's children; ``kind``: indexed, named or both; ``count`` 0: all from ``start``."""
         place, value = self.get(number)
         last = start + count if count else None
         pairs: list[tuple[Key, Any]] = []
@@ -129,7 +129,7 @@ class References:
         return [self.variable(key, one, place.to(key)) for key, one in pairs]
 
     def variable(self, key: Key, value: Any, place: ValuePlace) -> dict[str, Any]:
-        """One variable, as the protocol has it."""
+        """Return one variable in the protocol's format."""
         said = self.said(value, place, name=key if isinstance(key, str) else "")
         made = {
             "name": f"[{key}]" if isinstance(key, int) else key,
@@ -141,7 +141,8 @@ class References:
         return made
 
     def said(self, value: Any, place: ValuePlace, *, name: str = "", whole: bool = False) -> dict[str, Any]:
-        """``value``, ``type`` and what opens it. ``name`` tells a secret; ``whole``: not cut."""
+        """Return ``value``, ``type``, and reference. ``name`` identifies secrets; ``whole``: do not
+        truncate."""
         kind = type_of(value)
         if isinstance(value, TypedValue):
             value = value.value
@@ -162,12 +163,12 @@ class References:
 
 
 def is_list(value: Any) -> bool:
-    """Say whether a value is shown as a list."""
+    """Return whether a value is shown as a list."""
     return isinstance(value, list | tuple | Transcript)
 
 
 def type_of(value: Any) -> str:
-    """In JSON's words."""
+    """Return the JSON type of a value."""
     match value:
         case TypedValue(type=name):
             return name
@@ -185,7 +186,7 @@ def type_of(value: Any) -> str:
 
 
 def expression(place: ValuePlace) -> str:
-    """What ``evaluate`` takes for the value at a place; see ``NAMES``."""
+    """Return the expression with which ``evaluate`` finds the value at a place; see ``NAMES``."""
     path: tuple[Key, ...] = place.path
     if place.scope in NAMES:
         path = (NAMES[place.scope], *path)
@@ -216,7 +217,7 @@ def _format_value(value: Any, whole: bool) -> str:
 
 
 def _object(value: Mapping[str, Any]) -> str:
-    """A message by its role and words, anything else by its first few plain parts."""
+    """Summarize a message by its role and text, any other object by its first few plain values."""
     if "role" in value:
         calls = ", ".join(
             str((call.get("function") or call).get("name")) for call in value.get("tool_calls") or ()
@@ -236,11 +237,11 @@ def _cut(text: str) -> str:
 
 
 ELSEWHERE = frozenset({"history", "rows"})
-"""Parts of a snapshot that have a scope of their own, besides counters."""
+"""Parts of a snapshot that have their own scope, besides counters."""
 
 
 def scopes_of(thread: TurnThread, at: int, references: References) -> list[dict[str, Any]]:
-    """The body of ``scopes`` at a position."""
+    """Return the body of ``scopes`` at a position."""
     debugger, made = thread.debugger, list[dict[str, Any]]()
     for name in get_args(ScopeName):
         if name != "Messages" or debugger.kind.talks:
@@ -254,7 +255,7 @@ def scopes_of(thread: TurnThread, at: int, references: References) -> list[dict[
 
 
 def scope_value(debugger: Debugger, at: int, name: ScopeName) -> Any:
-    """All that a scope shows at a position."""
+    """Return the contents of a scope at a position."""
     match name:
         case "Counters":
             return counters(debugger.record.snapshot(at), debugger.kind.counters)
@@ -282,8 +283,8 @@ def _scope(name: ScopeName, value: Any, reference: int) -> dict[str, Any]:
 
 
 def guards(debugger: Debugger, at: int) -> dict[str, Any]:
-    """Every budget that was looked at for the move to a position, also those that said no; and the row that
-    was taken."""
+    """Return every budget that was checked for the move to a position, also the exhausted ones, and the row
+    that was taken."""
     step = next(iter(debugger.record.steps(at, at)), None) if at else None
     if step is None:
         return {}
@@ -295,13 +296,13 @@ def guards(debugger: Debugger, at: int) -> dict[str, Any]:
 
 
 def facts(debugger: Debugger, at: int) -> dict[str, Any]:
-    """The stored turn without what has a scope of its own."""
+    """Return the stored turn without the parts that have their own scope."""
     names = ELSEWHERE.union(debugger.kind.counters)
     return {name: value for name, value in debugger.record.snapshot(at).items() if name not in names}
 
 
 def counters(snapshot: Mapping[str, Any], names: Sequence[str]) -> dict[str, Any]:
-    """With the limit of each as its type."""
+    """Return the counters, each with its limit as its type."""
     limits = snapshot.get("limits", {})
     values = {name: snapshot.get(name, 0) for name in names}
     return {
@@ -311,8 +312,8 @@ def counters(snapshot: Mapping[str, Any], names: Sequence[str]) -> dict[str, Any
 
 
 def request_variables(debugger: Debugger, at: int) -> dict[str, Any]:
-    """What the state asked for, each request with its reply; who is waited for; and the request on the wire,
-    when there is one."""
+    """Return the requests of the state, each with its reply; the pending requests; and the request on the
+    wire, if there is one."""
     status, found = debugger.status, dict[str, Any]()
     for entry in debugger.visit(at):
         shown = {
@@ -329,15 +330,15 @@ def request_variables(debugger: Debugger, at: int) -> dict[str, Any]:
 
 
 def label(entry: Mapping[str, Any]) -> str:
-    """A request's name in the tree; different for each of a visit."""
+    """Return a request's name in the tree; unique within a visit."""
     name = f" {entry['name']}" if entry["name"] else ""
     return f"{entry['ordinal']}.{entry['place']} {entry['kind']}{name}"
 
 
 # ----------------------------------------------------------------------------------------------------
 # What a person types at a position: expressions such as ``retries``, ``retries >= 2``, ``meter.prompt``,
-# ``messages[-1].content``, ``guards.row``; and new values for what the tree shows, as the edits with which
-# the turn is forked.
+# ``messages[-1].content``, ``guards.row``; and new values for entries of the tree, which become edits for a
+# fork of the turn.
 
 
 _FIRST = re.compile(r"\s*([A-Za-z_]\w*)")
@@ -346,7 +347,7 @@ SCOPES: Mapping[str, ScopeName] = {word: scope for scope, word in NAMES.items()}
 
 
 def evaluate(thread: TurnThread, at: int, said: str) -> tuple[ValuePlace, Any]:
-    """(where it is, its value). A comparison has no place of its own. Raises ``ConfigError``."""
+    """Return (location, value) of an expression. A comparison has no location. Raises ``ConfigError``."""
     path = path_of(said)
     if path is not None:
         return _value(thread, at, path, said)
@@ -355,7 +356,7 @@ def evaluate(thread: TurnThread, at: int, said: str) -> tuple[ValuePlace, Any]:
 
 
 def names_after(thread: TurnThread, at: int, before: str) -> list[str]:
-    """What may come after ``before``, which ends in the middle of a name."""
+    """Return the possible completions of ``before``, which ends in the middle of a name."""
     whole, _, _ = before.rpartition(".")
     if not whole:
         return [*thread.debugger.kind.counters, *facts(thread.debugger, at), *SCOPES]
@@ -393,7 +394,7 @@ def _walk(place: ValuePlace, value: Any, path: tuple[Key, ...], said: str) -> tu
 
 
 def path_of(said: str) -> tuple[Key, ...] | None:
-    """The steps of a path; ``None`` for anything else."""
+    """Parse a path into steps; ``None`` for anything else."""
     first = _FIRST.match(said)
     if first is None or first[1] in ("not", "and", "or", "True", "False"):
         return None
@@ -412,12 +413,12 @@ def _in(value: Any) -> str:
 
 
 FIXED = frozenset({"turn_id", "session_id", "seq", "state"})
-"""Facts that are what the turn is."""
+"""Facts that define the turn."""
 REPLIES = ("reply", "text")
 
 
 def settable(place: ValuePlace) -> bool:
-    """May a person change the value there?"""
+    """Return whether a person may change the value there."""
     match place.scope:
         case "Counters":
             return len(place.path) == 1
@@ -432,8 +433,8 @@ def settable(place: ValuePlace) -> bool:
 
 
 def edit_of(debugger: Debugger, place: ValuePlace, said: str) -> tuple[dict[str, Any], Any]:
-    """(the edit, the new value) for what a person typed. Raises ``ConfigError`` for a value that cannot be
-    changed, or not so."""
+    """Return (edit, new value) for a person's input. Raises ``ConfigError`` if the value cannot be changed,
+    or not to this value."""
     if not settable(place):
         raise ConfigError(
             "this value cannot be changed",
@@ -475,8 +476,7 @@ def _reply(debugger: Debugger, place: ValuePlace, said: str) -> tuple[dict[str, 
 
 
 def read(said: str, old: Any) -> Any:
-    """The value that a person typed: JSON, and in place of a text also the text itself. Raises
-    ``ConfigError``."""
+    """Parse a person's input: JSON, or plain text where a text is expected. Raises ``ConfigError``."""
     if isinstance(old, str) and not said.lstrip().startswith('"'):
         return said
     try:
@@ -496,7 +496,7 @@ def _at(value: Any, way: Sequence[Key]) -> Any:
 
 
 def _with(value: Any, way: Sequence[Key], new: Any) -> Any:
-    """``value`` with something else at the end of the way; the original stays as it is."""
+    """Return a copy of ``value`` with ``new`` at the end of the path."""
     if not way:
         return new
     key, *rest = way

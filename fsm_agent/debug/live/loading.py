@@ -1,4 +1,4 @@
-"""Load a table from a module's text in a process of its own, which may loop or crash without harm.
+"""Load a table from a module's text in a separate process, which may loop or crash without harm.
 
 One process is always kept ready: it has imported what every table needs, and waits for its order."""
 
@@ -28,27 +28,27 @@ from fsm_agent.errors import ConfigError
 from fsm_agent.support.redaction import bare_environment
 
 SECONDS = 10.0
-"""In which a module has made its table."""
+"""Time limit for loading a module."""
 LOOK = 0.05
-"""Seconds after which a load looks whether it is still wanted."""
+"""Interval at which a load checks whether it is still wanted, in seconds."""
 PROGRAM = f"""import sys
 sys.path.insert(0, {str(Path(__file__).resolve().parents[3])!r})
 from fsm_agent.debug.live.loading import answer_order
 answer_order()"""
 MOST = 50_000_000
-"""Bytes of a table; a larger answer is no table of a person."""
+"""Maximum bytes of a table; no hand-written table is larger."""
 
 
 @dataclass(frozen=True, slots=True)
 class Broken:
-    """Why a text makes no table, in one line, and the line of the text where it is known."""
+    """Why a text does not define a table, in one line, and the line of the text if known."""
 
     reason: str
     line: int | None = None
 
 
 class Loader:
-    """Loads texts of one file. ``name``: of the table in the module, empty for its only one."""
+    """Loader for the text of one file. ``name``: of the table in the module, empty for its only one."""
 
     def __init__(self, path: Path, name: str = "", seconds: float = SECONDS) -> None:
         self._path, self._name, self._seconds = path, name, seconds
@@ -59,8 +59,8 @@ class Loader:
     def load(
         self, text: bytes, wanted: Callable[[], bool] = lambda: True, path: Path | None = None
     ) -> Version | Broken | None:
-        """Return the table of a text, or what is wrong with the text, or ``None`` when it was not ``wanted``
-        any more. ``path``: where the text is, if it is not the loader's own."""
+        """Return the table of a text, or the reason why it has none, or ``None`` once the text is not
+        ``wanted`` anymore. ``path``: the file of the text, if it is not the loader's own."""
         with self._one:
             return self._load(text, wanted, path)
 
@@ -92,7 +92,7 @@ class Loader:
         return self._read(answer, said, process.returncode)
 
     def close(self) -> None:
-        """End the process that waits."""
+        """Stop the waiting process."""
         self._closed = True
         if self._ready is not None:
             _end(self._ready)
@@ -128,7 +128,7 @@ class Loader:
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
-    """With all that the module started."""
+    """Kill the process and everything that the module started."""
     if os.name == "posix":
         with suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
@@ -139,24 +139,24 @@ def _end(process: subprocess.Popen[bytes]) -> None:
             stream.close()
 
 
-# In the process of its own, which imports what every table needs before it waits for its order.
+# In the separate process, which imports what every table needs before it waits for its order.
 
 
 WARM = ("fsm_agent.conversation.effects", "fsm_agent.fsm.properties", "fsm_agent.settings")
-"""What default limits of the turn need: the slow part of loading it."""
+"""Modules that the turn's default limits need: the slow part of loading them."""
 
 
 def answer_order() -> None:
-    """Load one table, and answer on the standard output that was there at the start.
+    """Load one table, and answer on the original standard output.
 
-    The order is one line: ``{"path", "name", "text"}``, the text in base64, so that what is loaded is what
-    was read. The answer is ``{"table", "limits"}``, or ``{"reason", "line"}`` of what went wrong, with the
-    last line of the module that was at work."""
+    The order is one line: ``{"path", "name", "text"}``, with the text in base64, so that exactly this text is
+    loaded. The answer is ``{"table", "limits"}``, or, on failure, ``{"reason", "line"}`` with the last
+    executing line of the module."""
     for name in WARM:
         importlib.import_module(name)
     order = json.loads(sys.stdin.buffer.readline())
     answer = os.fdopen(os.dup(1), "w", encoding="utf-8")
-    os.dup2(2, 1)  # what the module prints is no answer
+    os.dup2(2, 1)  # output of the module must not mix with the answer
     path = str(Path(order["path"]).resolve())
     _read_from_memory(path, base64.b64decode(order["text"]))
     try:
@@ -171,7 +171,7 @@ def answer_order() -> None:
 
 
 def _read_from_memory(path: str, text: bytes) -> None:
-    """Let imports take this text for the file at ``path``, and no compiled one."""
+    """Make imports use this text for the file at ``path``, and no bytecode cache."""
     loader = importlib.machinery.SourceFileLoader
     data, stats = loader.get_data, loader.path_stats
 

@@ -1,4 +1,4 @@
-"""The page of a watched table: what it shows as JSON, and the changes that it may ask for."""
+"""The page of a watched table: its contents as JSON, and the changes that it may request."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ from fsm_agent.fsm.table import Line, Rung
 from fsm_agent.fsm.verify.report import Report
 
 ALIVE = 1.0
-"""Seconds after which a stream without news says that it is still there."""
+"""Seconds without news after which a stream sends a keep-alive."""
 
 
 class LivePage(Page):
-    """One handler a request."""
+    """HTTP handlers of the page, one per request."""
 
     document = "live.html"
 
@@ -36,7 +36,7 @@ class LivePage(Page):
         self._watched = watched
 
     def routes(self) -> list[Route]:
-        """Return what is answered at which address."""
+        """Return the handlers by route."""
         return [
             *super().routes(),
             Route("/api/live", self.reading(self.live), methods=["GET"]),
@@ -46,11 +46,11 @@ class LivePage(Page):
         ]
 
     def live(self, request: Request) -> Any:
-        """Answer with what is shown now."""
+        """Return the current contents."""
         return view_form(self._watched, self._watched.view)
 
     async def events(self, request: Request) -> Response:
-        """Stream what is shown, at each change, until the client disconnects."""
+        """Stream the contents at each change, until the client disconnects."""
         return StreamingResponse(
             self._stream(), media_type="text/event-stream", headers={"cache-control": "no-store"}
         )
@@ -67,7 +67,7 @@ class LivePage(Page):
                     yield ": still here\n\n"
 
     def edit(self, request: Request, body: Body) -> Any:
-        """Change a row in the file, if the changed table is proved; else answer why it is not."""
+        """Change a row in the file if the changed table is proved; otherwise return the reason."""
         refusal = self._watched.edit(_edit_of(body), text(body, "mark"))
         if refusal is None:
             return {"written": True}
@@ -78,7 +78,7 @@ class LivePage(Page):
         }
 
     def undo(self, request: Request, body: Body) -> Any:
-        """Take the last change back."""
+        """Undo the last change."""
         self._watched.undo()
         return {"written": True}
 
@@ -101,11 +101,11 @@ def _edit_of(body: Body) -> Edit:
 
 
 # ----------------------------------------------------------------------------------------------------
-# What the page shows, as JSON
+# The page's contents as JSON
 
 
 def view_form(watched: Watched, view: View) -> dict[str, Any]:
-    """A view as plain JSON values."""
+    """Return a view as plain JSON values."""
     broken = view.broken
     return {
         "number": view.number,
@@ -178,7 +178,7 @@ def _list_form(shown: Shown, line: Line) -> dict[str, Any]:
 
 
 def _rung_words(rung: Rung) -> str:
-    """``retry → BuildMessages if retries left``."""
+    """Describe a rung: ``retry → BuildMessages if retries left``."""
     needs = "" if rung.needs.label == "always" else f" if {rung.needs.label}"
     if rung.exit is not None:
         return f"⇥ {words(rung.exit)}{needs}"

@@ -1,7 +1,7 @@
-"""Change a row of a table in the text of its module: only the row's own text changes, so comments stay.
+"""Change a row of a table in the text of its module: only the row's own text changes, so comments are kept.
 
-A change is made twice: in the text, and in the table. Who writes the text first loads it and compares, so a
-text that means something else is never written."""
+A change is made twice: in the text, and in the table. The caller loads the new text and compares the tables
+before writing, so a text with another meaning is never written."""
 
 from __future__ import annotations
 
@@ -33,15 +33,15 @@ from fsm_agent.fsm.verify.reach import all_limit_names
 
 LARGEST_LIMIT = 1_000_000
 _LINE_END = re.compile(rb"(?<=\n)|(?<=\r)(?!\n)")
-"""Where Python begins a line."""
+"""Line endings in Python."""
 _REST_OF_ROW = re.compile(rb",[ \t]*(#[^\r\n]*)?(?=\r|\n)")
-"""A comma and a comment, if the rest of the line has nothing else."""
+"""A comma and a comment, if nothing else follows on the line."""
 BOM = b"\xef\xbb\xbf"
 
 
 @dataclass(frozen=True, slots=True)
 class MoveRung:
-    """Move a rung (numbers from 1) before the one above it (-1) or behind the one below it (1)."""
+    """Move a rung (numbers start at 1) before the one above it (-1) or after the one below it (1)."""
 
     state: str
     event: str
@@ -51,7 +51,7 @@ class MoveRung:
 
 @dataclass(frozen=True, slots=True)
 class AddRung:
-    """Add a rung as number ``at``: a remedy by its source, with a further guard by its source, or none."""
+    """Add a rung as number ``at``: the source of a remedy, with the source of a further guard, or none."""
 
     state: str
     event: str
@@ -62,7 +62,7 @@ class AddRung:
 
 @dataclass(frozen=True, slots=True)
 class SetLimit:
-    """Give a limit another number."""
+    """Set the value of a limit."""
 
     limit: str
     value: int
@@ -73,7 +73,7 @@ Edit = MoveRung | AddRung | SetLimit
 
 @dataclass(frozen=True, slots=True)
 class Patched:
-    """A changed text, with the table and the limits that it must have."""
+    """A changed text, with the table and the limits that it must yield."""
 
     text: bytes
     table: Table
@@ -81,7 +81,7 @@ class Patched:
 
 
 class TableText:
-    """The text of a module, and the table that it made. Raises ``ConfigError`` for one that is not UTF-8."""
+    """The text of a module, and its table. Raises ``ConfigError`` if it is not Python in UTF-8."""
 
     def __init__(self, text: bytes, table: Table) -> None:
         self._text, self._table = text, table
@@ -97,10 +97,10 @@ class TableText:
             for one in state.lists:
                 self._lists.setdefault((one.state, one.event), []).append(one)
 
-    # What can be changed
+    # Possible changes
 
     def refusal(self, state: str, event: str) -> str:
-        """Why the list of an event cannot be changed; empty when it can."""
+        """Return why the list of an event cannot be changed; empty if it can."""
         if event in self._table.is_macro:
             return "it is a macro, one list of every state"
         found, line = self._lists.get((state, event), []), self._line(state, event)
@@ -114,26 +114,25 @@ class TableText:
         return ""
 
     def together(self, state: str, event: str) -> tuple[str, ...]:
-        """The other states that have this list by its name, and change with it."""
+        """Return the other states that refer to this list by name, and change with it."""
         found = self._lists.get((state, event), [])
         same = (one for lists in self._lists.values() for one in lists if found and one.call is found[0].call)
         return tuple(one.state for one in same if one.state != state)
 
     def line(self, state: str, event: str) -> int | None:
-        """The line of the source at which a list is written."""
+        """Return the source line of a list."""
         found = self._lists.get((state, event))
         return found[0].call.lineno if found else None
 
     @cached_property
     def limits(self) -> dict[str, int]:
-        """The limits that the module gives a number in a dictionary, each with the same number wherever it
-        does."""
+        """The limits that the module sets in dictionaries, each to the same number everywhere."""
         values = {name: {value for value, _ in places} for name, places in self._limit_places.items()}
         return {name: next(iter(numbers)) for name, numbers in values.items() if len(numbers) == 1}
 
     @cached_property
     def remedies(self) -> dict[str, Rung]:
-        """The rungs of the table by their source."""
+        """The rungs of the table by their source text."""
         found: dict[str, Rung] = {}
         for (state, event), _ in self._lists.items():
             line = self._line(state, event)
@@ -145,7 +144,7 @@ class TableText:
 
     @cached_property
     def guards(self) -> dict[str, Guard]:
-        """The comparisons of the table's guards, and their opposites, by their source."""
+        """The comparisons of the table's guards, and their negations, by their source text."""
         atoms = dict.fromkeys(
             atom for line in self._table.lines for r in line.ladder for atom in r.needs.atoms()
         )
@@ -154,7 +153,7 @@ class TableText:
     # Changes
 
     def apply(self, edit: Edit) -> Patched:
-        """Change the text and the table. Raises ``ConfigError`` for a change that cannot be made."""
+        """Apply a change to the text and the table. Raises ``ConfigError`` if it is not possible."""
         if isinstance(edit, SetLimit):
             return self._set_limit(edit)
         if reason := self.refusal(edit.state, edit.event):
@@ -179,7 +178,7 @@ class TableText:
         return Patched(text, self._with(written, tuple(ladder)), self.limits)
 
     def _with(self, written: WrittenList, ladder: tuple[Rung, ...]) -> Table:
-        """The table with another ladder in each line that is made of the same ``on(…)``."""
+        """Return the table with a new ladder in each line that comes from the same ``on(…)``."""
         same = {key for key, lists in self._lists.items() if any(one.call is written.call for one in lists)}
         lines = (
             replace(line, ladder=ladder) if (line.source, line.event) in same else line
@@ -266,7 +265,7 @@ class TableText:
 
     @cached_property
     def _limit_places(self) -> dict[str, list[tuple[int, ast.Constant]]]:
-        """Numbers in dictionaries whose keys are limits of this table and nothing else."""
+        """The numbers in dictionaries whose keys are all limits or counters of this table."""
         known = {*all_limit_names(self._table), *(counter.name for counter in self._table.counters)}
         found: dict[str, list[tuple[int, ast.Constant]]] = {}
         for node in ast.walk(self._tree):
@@ -305,7 +304,7 @@ def _quote(text: str) -> str:
 
 
 def _guard_text(guard: Guard) -> str:
-    """The source of a guard."""
+    """Return the source of a guard."""
     match guard:
         case Below(counter=counter, limit=limit, yes=yes, no=no):
             plain = left(counter, limit)
@@ -323,7 +322,7 @@ def _guard_text(guard: Guard) -> str:
 
 
 def _rung_text(rung: Rung) -> str:
-    """The source of a rung."""
+    """Return the source of a rung."""
     needs = "" if rung.needs == ALWAYS else _guard_text(rung.needs)
     if rung.exit is not None:
         final = "" if rung.to == "Finalize" else f", {_quote(rung.to)}"

@@ -1,5 +1,5 @@
-"""A watched module: its last good table, how that differs from the last commit, what is proved of it, and the
-runs that say why not."""
+"""A watched module: its last valid table, the changes since the last commit, its proofs, and runs that show
+violations."""
 
 from __future__ import annotations
 
@@ -39,22 +39,22 @@ from fsm_agent.support.redaction import bare_environment
 log = logging.getLogger(__name__)
 
 LOOK = 0.03
-"""Seconds between two looks at the file."""
+"""Seconds between checks of the file."""
 REFINE = 2.0
-"""Seconds for bounds that are smaller than their formulas."""
+"""Seconds for finding bounds that are tighter than their formulas."""
 ENDING = 10.0
-"""Seconds that the end of a watch waits for the work under way."""
+"""Seconds that ``close`` waits for the work in progress."""
 LARGEST = 2_000_000
-"""Bytes of a module with a table."""
+"""Maximum bytes of a module with a table."""
 
 Predict = Callable[[Table], Mapping[str, Any] | None]
-"""What turns of a table will do, from recorded ones; ``None``: nothing is recorded of such turns."""
+"""Predicts the turns of a table from recorded ones; ``None`` if no such turns are recorded."""
 
 
 @dataclass(frozen=True, slots=True)
 class Shown:
-    """A good version of the table: its text, how it differs from ``base``, and, when they are there, the
-    proofs, the runs against them, and the prediction for both."""
+    """A valid version of the table: its text, its difference from ``base``, and, once available, the proofs,
+    the counterexamples, and the prediction for both."""
 
     version: Version
     text: TableText
@@ -70,8 +70,8 @@ class Shown:
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """What a page shows: the last good version, what is wrong with the text now, and what is being done
-    (``loading``, ``proving``, ``comparing``, or nothing). ``number`` grows with each change."""
+    """The contents of a page: the last valid version, the error in the current text, and the work in progress
+    (``loading``, ``proving``, ``comparing``, or nothing). ``number`` increases with each change."""
 
     number: int = 0
     shown: Shown | None = None
@@ -90,7 +90,7 @@ class Refusal:
 
 @dataclass(slots=True)
 class _Base:
-    """The version that others are compared with, with its proof and prediction."""
+    """The version that others are compared with, its proof, and its prediction."""
 
     name: str
     version: Version
@@ -100,7 +100,7 @@ class _Base:
 
 class Watched:
     """``path``: the file; ``name``: of the table in it, empty for its only one. Raises ``ConfigError`` for a
-    file that is not there, cannot be read, or is no Python."""
+    file that does not exist, cannot be read, or is not Python."""
 
     def __init__(
         self, path: Path, name: str = "", predict: Predict | None = None, loader: Loader | None = None
@@ -122,7 +122,7 @@ class Watched:
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
 
-    # What is seen
+    # Views
 
     @property
     def view(self) -> View:
@@ -131,11 +131,11 @@ class Watched:
 
     @property
     def can_undo(self) -> bool:
-        """Say whether the file is as a change left it."""
+        """Return whether the file is unchanged since the last edit."""
         return bool(self._undo) and self._undo[-1][1] == self._text
 
     def wait(self, number: int, seconds: float) -> View:
-        """The newest view: as soon as it is not the one of this number, else after ``seconds``."""
+        """Return the newest view once its number differs, at the latest after ``seconds``."""
         with self._news:
             self._news.wait_for(lambda: self._view.number != number, seconds)
             return self._view
@@ -143,7 +143,7 @@ class Watched:
     # Watching
 
     def run(self) -> None:
-        """Show every save until ``close``."""
+        """Show every saved version until ``close``."""
         seen: tuple[int, ...] | None = (0,)
         while not self._stop.is_set():
             now = _stamp(self.path)
@@ -158,24 +158,24 @@ class Watched:
             self._stop.wait(LOOK)
 
     def start(self) -> None:
-        """Watch in a thread."""
+        """Watch the file in a thread."""
         self._thread = threading.Thread(target=self.run, daemon=True, name="fsm-agent-live")
         self._thread.start()
 
     def close(self) -> None:
-        """End the watch, and a proof under way: a process that ends while a thread is in the solver of
-        ``bounds`` is aborted."""
+        """Stop watching, and stop a proof in progress: exiting while a thread is in the solver of ``bounds``
+        would abort the process."""
         self._stop.set()
         self._loader.close()
         if self._thread is not None:
             self._thread.join(ENDING)
 
     def _now(self) -> float:
-        """The clock of proofs; their time is over when the watch ends."""
+        """Return the time for proofs; after ``close`` their time limit has passed."""
         return sys.float_info.max if self._stop.is_set() else time.monotonic()
 
     def look(self) -> None:
-        """Show the file as it is now."""
+        """Show the current file."""
         stamp = _stamp(self.path)
         try:
             self._text = _read(self.path)
@@ -257,7 +257,7 @@ class Watched:
     # The last commit
 
     def _base_for(self, version: Version) -> _Base:
-        """The table of the last commit; without a commit, the one that was seen first."""
+        """Return the version of the last commit; without a commit, the first one seen."""
         commit = _git(self.path.parent, "rev-parse", "HEAD")
         if self._base is None or commit != self._commit:
             self._commit = commit
@@ -278,14 +278,14 @@ class Watched:
                     return None
                 found = _with_limits(found, TableText(text, found.table))
         except (ConfigError, OSError):
-            return None  # not committed yet, or broken there
+            return None  # not committed yet, or invalid there
         return _Base(f"the last commit ({commit[:SHORT]})", found)
 
     # Changes
 
     def edit(self, edit: Edit, mark: str) -> Refusal | None:
-        """Change a row in the file: ``None`` when it is written. ``mark``: of the text that the page shows.
-        Raises ``ConfigError`` for what cannot be changed."""
+        """Change a row in the file and return ``None`` once it is written, or why it is not. ``mark``: hash
+        of the text that the page shows. Raises ``ConfigError`` if the change is not possible."""
         with self._editing:
             shown = self._view.shown
             text = _read(self.path)
@@ -315,7 +315,7 @@ class Watched:
         return None
 
     def undo(self) -> None:
-        """Take the last change back. Raises ``ConfigError`` if the file is not as the change left it."""
+        """Undo the last edit. Raises ``ConfigError`` if the file has changed since then."""
         with self._editing:
             text = _read(self.path)
             if not self._undo or self._undo[-1][1] != text:
@@ -334,7 +334,7 @@ class Watched:
         self._undo.append((before, after))
 
     def _replace(self, text: bytes) -> None:
-        """Write in one step: a reader sees the old text or the new one."""
+        """Write atomically: a reader sees either the old text or the new one."""
         try:
             with tempfile.NamedTemporaryFile(
                 dir=self.path.parent, prefix=".fsm-agent-", delete=False
@@ -355,7 +355,7 @@ def _findings(report: Report) -> tuple[str, ...]:
 
 
 def _with_limits(version: Version, text: TableText) -> Version:
-    """With the numbers of the module, where they are all the limits of the table."""
+    """Add the module's limits if they include all limits of the table."""
     if version.limits is None and set(all_limit_names(version.table)) <= set(text.limits):
         return replace(version, limits=text.limits)
     return version
@@ -386,7 +386,7 @@ def _read(path: Path) -> bytes:
 
 
 def _git(folder: Path, *arguments: str) -> str:
-    """What git says, empty where there is no git, repository or commit."""
+    """Return git's output; empty without git, a repository, or a commit."""
     try:
         done = subprocess.run(  # noqa: S603  # the caller's git, fixed arguments
             ["git", "-C", folder, *arguments],  # noqa: S607
@@ -398,10 +398,10 @@ def _git(folder: Path, *arguments: str) -> str:
 
 
 # ----------------------------------------------------------------------------------------------------
-# Runs that show what is wrong with a table, move by move.
+# Counterexamples to a table, move by move.
 
 ROUNDS = 2
-"""How often a loop that never ends is shown."""
+"""How often an endless loop is repeated in a run."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -417,8 +417,8 @@ class RunStep:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """Moves from the start of a turn under ``limits``; ``end`` says what is wrong behind the last one.
-    ``loop``: the number of the move at which the part begins that repeats forever."""
+    """Moves from the start of a turn under ``limits``; ``end`` describes the violation after the last one.
+    ``loop``: the number of the first move of an endless loop."""
 
     title: str
     limits: Mapping[str, int]
@@ -427,13 +427,12 @@ class Run:
     loop: int | None = None
 
     def to_dict(self) -> dict[str, Any]:
-        """The run as plain JSON values."""
+        """Return the run as plain JSON values."""
         return asdict(self)
 
 
 def runs_against(table: Table, report: Report) -> tuple[Run, ...]:
-    """A run that gets stuck or never ends, if a check found something, and one for each property that is
-    broken."""
+    """Return a run that gets stuck or never ends, if a check failed, and one for each violated property."""
     found = counterexample(table) if not all(check.ok for check in report.checks) else None
     made = [_run_of(table, found)] if found is not None else []
     for one in report.properties:
@@ -458,13 +457,13 @@ def _run_of(table: Table, found: CounterExample) -> Run:
 
 
 def _steps_of(table: Table, events: Sequence[str], limits: Mapping[str, int]) -> Iterator[RunStep]:
-    """What the machine does; it ends where no row is open."""
+    """Yield the machine's moves until no row is open."""
     machine, turn = Machine(table, verified=False), BaseTurn(limits=dict(limits))
     turn.enter(table)
     for event in events:
         source = turn.state
         try:
             move = machine.advance(turn, event)
-        except FsmAgentError:  # stuck: this is what the run shows
+        except FsmAgentError:  # stuck: the run shows this
             return
         yield RunStep(move.row.id, source, event, move.row.dest, move.changes)

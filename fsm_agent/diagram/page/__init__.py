@@ -32,8 +32,8 @@ def as_page(
     tally: Tally | None = None,
     limits: Mapping[str, int] | None = None,
 ) -> str:
-    """The page of ``table``. ``runs`` are what the player shows, with the turns that they began; ``tally`` is
-    the coverage, by default that of ``runs``; figures are for ``limits``."""
+    """Build the page of ``table``. ``runs`` are played, with the turns that they began; ``tally`` is the
+    coverage, without which that part is omitted; figures are for ``limits``."""
     report = verify_table(table, limits)
     parts = [
         ("map", "Map", _map_part(table, runs)),
@@ -73,7 +73,7 @@ def _summary(report: Report) -> str:
 
 
 def _tables(table: Table) -> list[Table]:
-    """The table, and those that its states run, each once."""
+    """Return the table and those that its states run, each once."""
     below = chain.from_iterable(_tables(one) for runs in table.inner.values() for one in runs.tables)
     return list({one.name: one for one in (table, *below)}.values())
 
@@ -129,7 +129,7 @@ def _data(table: Table, runs: Sequence[Run], script: str) -> list[str]:
 
 
 def _form(run: Run, table: str) -> dict[str, object]:
-    """What the player reads of a run; one whose file does not say its table is of ``table``."""
+    """Return a run for the player; without a table name in its file, it belongs to ``table``."""
     steps = [
         {
             "source": step.source, "event": step.event, "dest": step.dest, "row": step.row,
@@ -145,7 +145,7 @@ def _form(run: Run, table: str) -> dict[str, object]:
 
 
 def _json(value: object) -> str:
-    """JSON that cannot end a script element, whatever it contains."""
+    """Encode JSON that cannot end a script element, whatever it contains."""
     return json.dumps(value, ensure_ascii=False).replace("<", "\\u003c")
 
 
@@ -167,18 +167,18 @@ WORDS = (
     ("exit", "why it ended"),
     ("bound", "the most that can happen of something, whatever comes"),
 )
-"""Words of the language of tables."""
+"""Terms of the table language."""
 
 
 def grid(head: Sequence[str], body: Iterable[Sequence[str]]) -> str:
-    """An HTML table of cells that are HTML; on a phone its rows are stacked."""
+    """Build an HTML table from cells of HTML; on a phone its rows are stacked."""
     cells = "".join(f'<th scope="col">{one}</th>' for one in head)
     rows = "\n".join(f"<tr>{''.join(f'<td>{cell}</td>' for cell in row)}</tr>" for row in body)
     return f'<table class="stack"><thead><tr>{cells}</tr></thead><tbody>\n{rows}\n</tbody></table>'
 
 
 def table_part(table: Table, svg: str) -> str:
-    """The whole picture, then every state's decision lists and rows as text."""
+    """Return the whole picture, then every state's decision lists and rows as text."""
     told = [f'<div class="wide" tabindex="0" role="group" aria-label="the whole table">{svg}</div>']
     for state in table.states:
         if state == table.final:
@@ -213,7 +213,7 @@ def _row(table: Table, row: Row) -> tuple[str, ...]:
 
 
 def proofs_part(report: Report) -> str:
-    """Each check with its plain sentence, properties, bounds, and the ranking."""
+    """Return each check with its plain sentence, properties, bounds, and the ranking."""
     told = ["<dl>"]
     for check in report.checks:
         verdict = '<span class="good">holds</span>' if check.ok else '<span class="bad">fails</span>'
@@ -241,7 +241,7 @@ def _figures(report: Report) -> Iterator[tuple[str, ...]]:
 
 
 def coverage_part(table: Table, tally: Tally) -> str:
-    """How many rows of each state were taken, and those that never were."""
+    """Return how many rows of each state were taken, and the rows that never were."""
     taken, of = coverage(table, tally)
     moves = f"{tally.moves:,} move{'s' * (tally.moves != 1)}"
     told = [f"<p>{taken} of {of} rows ({100 * taken // of} %) taken by {moves}.</p>"]
@@ -261,7 +261,7 @@ def coverage_part(table: Table, tally: Tally) -> str:
 
 
 def glossary_part(table: Table) -> str:
-    """The words of the language, then the counters, rungs and exits of the table."""
+    """Return the terms of the language, then the counters, rungs and exits of the table."""
     told = ["<dl>", *(f"<dt>{word}</dt><dd>{means}</dd>" for word, means in WORDS), "</dl>"]
     if table.counters:
         told.append("<h3>Counters</h3>")

@@ -1,9 +1,9 @@
-"""Versions of a table: of a git revision, of the working tree, of a file. ``compare`` says what changed
-between two, ``rendering`` shows it.
+"""Versions of a table: of a git revision, the working tree, or a file. ``compare`` computes the changes
+between two, ``rendering`` shows them.
 
 The code of another version is never imported here. It is written to a temporary folder and imported by a
-process of its own, with nothing of this one's environment and for a limited time; what comes back is JSON. It
-is run all the same, as its tests would be."""
+separate process, without this one's environment and with a time limit; the result is JSON. The code still
+runs, as its tests would."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from fsm_agent.fsm.table import Table
 from fsm_agent.support.redaction import bare_environment
 
 OWN, BEFORE = "fsm_agent_states.table:TURN", "states.table:TURN"
-"""The turn's own table, and where it stood in older versions."""
+"""The turn's own table, and its location in older versions."""
 WORKTREE = (".", "WORKTREE")
 SECONDS = 30.0
 ALLOWED = (
@@ -38,14 +38,14 @@ ALLOWED = (
     " path.scxml), or module:table"
 )
 SHORT = 10
-"""Letters of a whole commit id that a reader is shown."""
+"""Characters of a full commit id that are shown."""
 _COMMIT = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
 _MODULE = re.compile(r"[A-Za-z_][\w.]*:\w+")
 
 
 @dataclass(frozen=True, slots=True)
 class Version:
-    """One version of a table. ``limits`` are its own turn's for default settings, where it has them;
+    """One version of a table. ``limits`` are those for its own turn's default settings, if it has them;
     ``notes`` are for readers of a comparison."""
 
     name: str
@@ -57,9 +57,9 @@ class Version:
 def version_of(
     spec: str, target: str | None = None, *, folder: Path | None = None, seconds: float = SECONDS
 ) -> Version:
-    """The version that ``spec`` names: see ``ALLOWED``. ``target`` is the ``module:table`` of a revision or
-    working tree, by default the turn's. ``folder`` is where paths and git begin, by default the current one.
-    Raises ``ConfigError``."""
+    """Load the version named by ``spec``: see ``ALLOWED``. ``target`` is the ``module:table`` of a revision
+    or working tree, by default the turn's. ``folder`` is the base of paths and git, by default the current
+    one. Raises ``ConfigError``."""
     here = (folder or Path.cwd()).resolve()
     path, _, attribute = (spec, "", "") if not re.search(r"\.py:\w+\Z", spec) else spec.rpartition(":")
     if spec.endswith((".json", ".scxml")) and (here / spec).is_file():
@@ -77,7 +77,7 @@ def version_of(
 
 
 def _of_file(spec: str, path: Path) -> Version:
-    """A description of ours, or a machine of another engine."""
+    """Load a JSON description, or a machine of another engine."""
     try:
         text = path.read_text("utf-8")
         value = None if path.suffix == ".scxml" else json.loads(text)
@@ -95,7 +95,7 @@ def _of_file(spec: str, path: Path) -> Version:
 
 
 def _of_revision(spec: str, target: str | None, here: Path, seconds: float) -> Version:
-    """``REVISION``, or ``REVISION:path.py`` with or without ``:NAME``."""
+    """Load ``REVISION``, or ``REVISION:path.py`` with or without ``:NAME``."""
     revision, _, inside = spec.partition(":")
     prefix = _git(here, "rev-parse", "--show-prefix", spec=spec).decode().strip()
     with unpack_revision(revision, here) as root:
@@ -108,8 +108,8 @@ def _of_revision(spec: str, target: str | None, here: Path, seconds: float) -> V
 
 @contextmanager
 def unpack_revision(revision: str, folder: Path | None = None) -> Iterator[Path]:
-    """A temporary folder with the Python files of a git revision, for as long as the block runs. Raises
-    ``ConfigError`` for one that is not there."""
+    """Yield a temporary folder with the Python files of a git revision. Raises ``ConfigError`` for an unknown
+    one."""
     here, one = (folder or Path.cwd()).resolve(), f"{revision}^{{commit}}"
     found = _git(here, "rev-parse", "--verify", "--quiet", "--end-of-options", one, spec=revision)
     top = Path(_git(here, "rev-parse", "--show-toplevel", spec=revision).decode().strip())
@@ -121,8 +121,8 @@ def unpack_revision(revision: str, folder: Path | None = None) -> Iterator[Path]
 
 
 def _roots(folder: Path) -> list[str]:
-    """Where modules of a project are looked for: at its top, in ``src``, and in ``states``, where the turn's
-    own package is."""
+    """Return the import roots of a project: its top, ``src``, and ``states``, which contains the turn's own
+    package."""
     inside = [
         folder / "src",
         *((folder / "states",) if (folder / "states" / "fsm_agent_states").is_dir() else ()),
@@ -131,7 +131,7 @@ def _roots(folder: Path) -> list[str]:
 
 
 def _own(roots: list[str]) -> str:
-    """The turn's own table in the version below ``roots``."""
+    """Return the turn's own table in the version below ``roots``."""
     return BEFORE if any((Path(root) / "states" / "table.py").is_file() for root in roots) else OWN
 
 
@@ -217,7 +217,7 @@ def _git(folder: Path, *arguments: str, spec: str) -> bytes:
 
 
 def _unpack(archive: bytes, root: Path) -> None:
-    """Write the files of a tar; links and paths that lead out of ``root`` are left out."""
+    """Extract the files of a tar; skip links and paths that lead out of ``root``."""
     with tarfile.open(fileobj=io.BytesIO(archive)) as tar:
         for member in tar:
             path = PurePosixPath(member.name)

@@ -1,8 +1,8 @@
-"""What changed between two versions of a table, row by row.
+"""Changes between two versions of a table, row by row.
 
-Ids of rows are places in a ladder, so they are no identity: a rung put in at the top would change them all.
+Row ids are positions in a ladder and cannot identify rows: a rung inserted at the top would change them all.
 Rows of one event are aligned by what they do, and a row whose guard differs only because of the rungs before
-it is kept apart from one that changed itself.
+it is distinguished from one that changed itself.
 """
 
 # Compare rows of two versions by what they do. Ids are positions in a ladder, so one more rung renames those
@@ -35,8 +35,8 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class RowChange:
-    """One row of either version or of both. ``fields`` are (name, before, after) of what differs in words;
-    ``follows`` when its guard differs only because of the rungs before it."""
+    """One row of either version or of both. ``fields`` are (name, before, after) of the differences in words;
+    ``follows`` if its guard differs only because of the rungs before it."""
 
     change: Change
     old: Row | None
@@ -46,12 +46,12 @@ class RowChange:
 
     @property
     def own(self) -> bool:
-        """Something about the row itself is different, not only the rungs before it."""
+        """Whether the row itself differs, not only the rungs before it."""
         return not self.follows or any(name != "guard" for name, _, _ in self.fields)
 
     @property
     def row(self) -> Row:
-        """Return the new row, or the old one when it is gone."""
+        """Return the new row, or the old one if it was removed."""
         found = self.new or self.old
         assert found is not None
         return found
@@ -59,7 +59,7 @@ class RowChange:
 
 @dataclass(frozen=True, slots=True)
 class LineChange:
-    """The rows of one event of one state, in the order in which they are shown."""
+    """The rows of one event of one state, in display order."""
 
     state: str
     event: str
@@ -69,7 +69,7 @@ class LineChange:
 
 @dataclass(frozen=True, slots=True)
 class NameChange:
-    """A state, counter, reset or the like that came, went, or means something else."""
+    """A state, counter, reset or the like that was added or removed, or whose meaning changed."""
 
     kind: str
     name: str
@@ -80,8 +80,8 @@ class NameChange:
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """All that differs between ``old`` and ``new``. ``lines`` are all lines of both, also those that were
-    kept."""
+    """All differences between ``old`` and ``new``. ``lines`` are all lines of both, including unchanged
+    ones."""
 
     old: Table
     new: Table
@@ -96,16 +96,16 @@ class Difference:
 
     @property
     def changed(self) -> bool:
-        """Say whether the versions differ in anything."""
+        """Return whether the versions differ."""
         return bool(self.rows or self.names)
 
     def count(self, change: Change, state: str | None = None) -> int:
-        """The number of rows added, removed or changed, in one state or in all."""
+        """Return the number of rows added, removed or changed, in one state or in all."""
         return sum(row.change == change and state in (None, row.row.source) for row in self.rows)
 
 
 def compare(old: Table, new: Table) -> Difference:
-    """The difference of two tables."""
+    """Compare two tables."""
     events = merge_order(list(old.by_event), list(new.by_event))
     states = merge_order(old.states, new.states)
     events.sort(key=lambda pair: states.index(pair[0]))
@@ -114,7 +114,7 @@ def compare(old: Table, new: Table) -> Difference:
 
 
 def merge_order(old: Sequence[T], new: Sequence[T]) -> list[T]:
-    """``new`` with what only ``old`` has put in where it was."""
+    """Return ``new`` with the items that only ``old`` has inserted at their old places."""
     merged = list(new)
     for number, item in enumerate(old):
         if item not in merged:
@@ -133,7 +133,7 @@ def _line(old: Table, new: Table, state: str, event: str) -> LineChange:
 
 
 def _needs(table: Table) -> Mapping[str, Guard]:
-    """What each row's own rung needs, without the rungs before it."""
+    """Return the guard of each row's own rung, without the rungs before it."""
     found = {}
     for line in table.lines:
         for rung, row in zip(line.ladder, table.by_event[line.source, line.event], strict=True):
@@ -142,16 +142,15 @@ def _needs(table: Table) -> Mapping[str, Guard]:
 
 
 def _align_rows(old: Sequence[Row], new: Sequence[Row]) -> Iterable[tuple[Row | None, Row | None]]:
-    """Pairs of rows that are the same remedy, in the order of ``new``, with the removed ones where they
-    were."""
-    pairs: dict[int, int] = {}  # of new to old
+    """Pair rows that are the same remedy, in the order of ``new``, with removed ones in their old places."""
+    pairs: dict[int, int] = {}  # index in new → index in old
     for alike in (_does, _rung, _effect):
         left = [i for i in range(len(old)) if i not in pairs.values()]
         right = [j for j in range(len(new)) if j not in pairs]
         a, b = [alike(old[i]) for i in left], [alike(new[j]) for j in right]
         for block in SequenceMatcher(None, a, b, autojunk=False).get_matching_blocks():
             pairs |= {right[block.b + k]: left[block.a + k] for k in range(block.size)}
-        for j in right:  # what changed places
+        for j in right:  # swapped rows
             moved = (
                 i
                 for i in left
@@ -198,7 +197,7 @@ def _row(
 
 
 def _fields(old: Row, new: Row) -> Iterable[tuple[str, str, str]]:
-    """(name, before, after) of what differs."""
+    """Yield (name, before, after) of the differences."""
     for name, before, after in (
         ("rung", old.rung, new.rung),
         ("to", old.dest, new.dest),
@@ -212,7 +211,7 @@ def _fields(old: Row, new: Row) -> Iterable[tuple[str, str, str]]:
 
 
 def _exact(guard: Guard) -> str:
-    """The guard in words, with the limits where the words do not tell them."""
+    """Return the guard in words, adding the limits that the words do not show."""
     atoms = {atom.yes: atom.limit for atom in guard.atoms()}
     told = [
         f"{words}: {limit}" for words, limit in sorted(atoms.items()) if limit.replace("_", " ") not in words
@@ -235,7 +234,7 @@ def _names(old: Table, new: Table) -> Iterable[NameChange]:
 
 
 def _inner(table: Table) -> dict[str, str]:
-    """What each state runs, with the digests that tell versions apart."""
+    """Return what each state runs, with the digests that distinguish versions."""
     return {
         s: f"{runs.label} ({', '.join(one.digest for one in runs.tables)})" for s, runs in table.inner.items()
     }
@@ -256,18 +255,18 @@ def _changes(kind: str, old: Mapping[str, str], new: Mapping[str, str]) -> Itera
 
 
 # ----------------------------------------------------------------------------------------------------
-# How the proofs and the bounds of two versions differ: both are proved here, by the same checkers.
+# Differences in proofs and bounds between two versions: the same installed checkers prove both.
 
 
 CERTIFIED = "check_certificate.py accepts the certificate"
 KNOWN = "known: "
-"""How a finding begins about which nothing is to be done."""
+"""Prefix of a finding that needs no action."""
 
 
 @dataclass(frozen=True, slots=True)
 class BoundChange:
-    """One bound of both versions: formulas, figures for the limits of each, and ``by``: the difference as a
-    formula where both bounds are one, ``+ blocks·rekeys − rekeys``. Empty where a version does not have the
+    """One bound in both versions: formulas, figures for the limits of each, and ``by``: the difference as a
+    formula if each bound is a single one, ``+ blocks·rekeys − rekeys``. Empty if a version does not have the
     bound."""
 
     quantity: str
@@ -281,13 +280,13 @@ class BoundChange:
 
     @property
     def changed(self) -> bool:
-        """Say whether the formula or its figure changed."""
+        """Return whether the formula or its figure changed."""
         return bool(self.by) or (self.old, self.old_value) != (self.new, self.new_value)
 
 
 @dataclass(frozen=True, slots=True)
 class ProofChange:
-    """The verdicts about both versions: (check, findings before, findings after), ``None`` where a check was
+    """The verdicts on both versions: (check, findings before, findings after), ``None`` for a check that was
     not made; rankings as lines; bounds."""
 
     old_ok: bool
@@ -299,13 +298,13 @@ class ProofChange:
 
     @property
     def changed(self) -> bool:
-        """Say whether a check, the ranking or a bound changed."""
+        """Return whether a check, the ranking or a bound changed."""
         found = any(before != after for _, before, after in self.checks)
         return found or self.old_ranking != self.new_ranking or any(bound.changed for bound in self.bounds)
 
 
 def proofs(old: Version, new: Version, limits: Mapping[str, int] | None = None) -> ProofChange:
-    """Prove both tables and compare. Figures are for the limits of each version, changed by ``limits``.
+    """Prove both tables and compare. Figures are for the limits of each version, overridden by ``limits``.
     Raises ``ConfigError`` for a limit that neither table reads."""
     known = {atom.limit for v in (old, new) for row in v.table.rows for atom in row.guard.atoms()}
     known |= {*all_limit_names(old.table), *all_limit_names(new.table)}
@@ -332,8 +331,8 @@ def compare_reports(
     *,
     by: bool = True,
 ) -> ProofChange:
-    """How the verdicts and bounds of two reports differ; ``certified``: what is found about certificates.
-    ``by=False`` leaves out the differences of formulas, which take longest."""
+    """Compare the verdicts and bounds of two reports; ``certified``: the findings about certificates.
+    ``by=False`` skips the differences of formulas, which take longest."""
     was, now = (_findings(report) | found for report, found in zip((before, after), certified, strict=True))
     checks = [(name, was.get(name), now.get(name)) for name in dict.fromkeys([*was, *now])]
     return ProofChange(
@@ -347,13 +346,13 @@ def compare_reports(
 
 
 def _proof_inputs(table: Table) -> tuple[object, ...]:
-    """All that a verdict depends on, but for limits."""
+    """Return all inputs of a verdict except limits."""
     return table.digest, table.properties
 
 
 def _findings(report: Report) -> Findings:
-    """The findings about each check and each property. A known counterexample is included, since a property
-    that was proved may have become one."""
+    """Return the findings of each check and each property. A known counterexample is included, because the
+    property may have been proved before."""
     found = {check.name: check.findings for check in report.checks}
     for one in report.properties:
         known = f"{KNOWN}{one.run or one.basis}" if one.verdict != "proved" else ""
@@ -362,7 +361,7 @@ def _findings(report: Report) -> Findings:
 
 
 def _check_certificate(table: Table, report: Report) -> dict[str, tuple[str, ...]]:
-    """What ``check_certificate.py`` says of the certificate of a table that is proved."""
+    """Return the findings of ``check_certificate.py`` for the certificate of a proved table."""
     if not report.ok:
         return {}
     form = json.loads(as_json(diagram_of(table)))
@@ -375,8 +374,8 @@ def _check_certificate(table: Table, report: Report) -> dict[str, tuple[str, ...
 
 
 def _limits(version: Version, changes: Mapping[str, int]) -> Mapping[str, int] | None:
-    """Every limit that the table reads, or ``None`` when none is known. Raises ``ConfigError`` when only some
-    are."""
+    """Return every limit that the table reads, or ``None`` if some are unknown. Raises ``ConfigError`` if
+    ``changes`` are given but do not complete them."""
     needed = all_limit_names(version.table)
     values = {**(version.limits or {}), **changes}
     missing = sorted(set(needed) - set(values))
@@ -416,7 +415,7 @@ def _formulas(table: Table) -> dict[tuple[str, bool], Bound]:
 
 
 def _difference(old: Bound | None, new: Bound | None) -> str:
-    """What was added and taken away, where both bounds are a single formula."""
+    """Return the added and removed terms if both bounds are a single formula."""
     if old is None or new is None or len(old.formulas) != 1 or len(new.formulas) != 1:
         return ""
     terms = dict(new.formulas[0].terms)

@@ -30,7 +30,7 @@ BEFORE, AFTER = "- ", "+ "  # in a diff block, whose signs must be ASCII
 
 
 def as_diff_markdown(old: Version, new: Version, difference: Difference, proofs: ProofChange) -> str:
-    """What changed, what it means for the proofs, and each row; short enough to be a comment."""
+    """Return the changes, their effect on the proofs, and each row, short enough for a comment."""
     lines = [f"# The {new.table.name} table: {old.name} → {new.name}", "", summary(difference, proofs), ""]
     if not difference.changed and not proofs.changed:
         return "\n".join([*lines[:-1], *(f"\n{note}" for note in (*old.notes, *new.notes))]) + "\n"
@@ -47,8 +47,7 @@ def as_diff_markdown(old: Version, new: Version, difference: Difference, proofs:
 
 
 def _consequences(difference: Difference, proofs: ProofChange) -> Iterator[str]:
-    """A paragraph on what can happen now and could not, or no longer can, and the verdict on the
-    certificates."""
+    """Yield a paragraph on what has become possible or impossible, and the verdict on the certificates."""
     before, after = _possible(difference.old), _possible(difference.new)
     now = [text for key, text in after.items() if key not in before]
     gone = [text for key, text in before.items() if key not in after]
@@ -72,7 +71,7 @@ def _accepted(findings: tuple[str, ...] | None) -> str:
 
 
 def _possible(table: Table) -> dict[tuple[str, ...], str]:
-    """What can happen in turns of a table, in words: exits, moves between states, events, resets."""
+    """Return the possibilities in turns of a table, in words: exits, moves between states, events, resets."""
     found: dict[tuple[str, ...], str] = {}
     for row in table.rows:
         found["event", row.source, row.event] = f"{row.source} reports *{words(row.event)}*"
@@ -87,7 +86,7 @@ def _possible(table: Table) -> dict[tuple[str, ...], str]:
 
 
 CONSEQUENCES = 8
-"""What can happen, or no longer can, that is named; the rest is counted."""
+"""Maximum number of possibilities that are listed; the rest is counted."""
 
 
 def _joined(told: Sequence[str]) -> str:
@@ -96,7 +95,7 @@ def _joined(told: Sequence[str]) -> str:
 
 
 def summary(difference: Difference, proofs: ProofChange) -> str:
-    """One sentence: what changed, and whether the new version is proved."""
+    """Summarize in one sentence what changed, and whether the new version is proved."""
     counts = [(difference.count(change), change) for change in ("added", "removed", "changed")]
     told = [f"{count} row{'s' * (count != 1)} {change}" for count, change in counts if count]
     told += (
@@ -117,7 +116,7 @@ def summary(difference: Difference, proofs: ProofChange) -> str:
 
 
 def change_words(change: RowChange) -> str:
-    """``resets + rekeys; guard was retries left``: what is different about a row, against what it was."""
+    """Describe how a row differs from its old version: ``resets + rekeys; guard was retries left``."""
     told = []
     for name, before, after in change.fields:
         if name in ("spends", "resets"):
@@ -130,8 +129,8 @@ def change_words(change: RowChange) -> str:
 
 
 def as_diff_json(old: Version, new: Version, difference: Difference, proofs: ProofChange) -> str:
-    """``changed, old, new, rows, names, proofs, bounds``; rows are given whole, changed fields as [before,
-    after]."""
+    """Return JSON: ``changed, old, new, rows, names, proofs, bounds``; rows are complete, changed fields are
+    [before, after]."""
     value = {
         "changed": difference.changed or proofs.changed,
         "old": _version(old, proofs.old_ok),
@@ -189,7 +188,7 @@ def _verdict(proofs: ProofChange) -> Iterator[str]:
 
 
 def _bounds(bounds: Sequence[BoundChange]) -> Iterator[str]:
-    """Figures of all bounds that changed; formulas of those without caps, which say most."""
+    """Yield figures of all changed bounds, and formulas of those without caps, which say most."""
     changed = [bound for bound in bounds if bound.changed]
     if not bounds:
         return
@@ -222,7 +221,7 @@ def _figure(value: int | None) -> str:
 
 
 def _lists(difference: Difference) -> Iterator[str]:
-    """The decision lists that changed, state by state."""
+    """Yield the decision lists that changed, state by state."""
     changed = [line for line in difference.lines if line.change != "kept"]
     if not changed:
         return
@@ -240,13 +239,13 @@ def _lists(difference: Difference) -> Iterator[str]:
 
 
 def in_order(line: LineChange, side: str) -> list[Row]:
-    """The rows of one version of a line (``side`` is "old" or "new"), in the order of its ladder."""
+    """Return the rows of one version of a line (``side`` is "old" or "new"), in the order of its ladder."""
     rows = (getattr(change, side) for change in line.rows)
     return sorted((row for row in rows if row is not None), key=lambda row: (len(row.id), row.id))
 
 
 def decision_list(rows: Sequence[Row]) -> str:
-    """The rungs of a line as one text."""
+    """Return the rungs of a line as one text."""
     return ELSE.join(_rung(row) for row in rows)
 
 
@@ -255,7 +254,7 @@ def _rung(row: Row) -> str:
 
 
 def _rows(rows: Sequence[RowChange]) -> Iterator[str]:
-    """Added, removed and changed rows; rows that only moved behind another rung are counted."""
+    """Yield added, removed and changed rows; count those affected only by the rungs before them."""
     own = [row for row in rows if row.own]
     if own:
         yield from ("## Rows", "")
@@ -306,20 +305,20 @@ def _block(old: Sequence[str], new: Sequence[str]) -> Iterator[str]:
 
 
 # ----------------------------------------------------------------------------------------------------
-# The difference of two versions as the comment of a pull request: what changed, both maps, and what is
-# proved before and after.
+# The difference of two versions as a pull request comment: the changes, both maps, and the proofs before and
+# after.
 
 
 LONGEST = 60_000
-"""Characters: GitHub accepts 65,536, and the caller may add a marker."""
+"""Maximum characters: GitHub accepts 65,536, and the caller may add a marker."""
 CUT = "\n\nThe rest does not fit into a comment; `fsm-agent diagram diff` prints it.\n"
 
 
 def as_comment(
     old: Version, new: Version, difference: Difference, proofs: ProofChange, picture: Diagram | None = None
 ) -> str:
-    """Markdown for GitHub, at most ``LONGEST`` characters: of a longer one the maps are left out first, then
-    the end. ``picture``: of the difference, drawn below the first paragraph."""
+    """Return Markdown for GitHub, at most ``LONGEST`` characters: if it is longer, drop the maps first, then
+    the end. ``picture``: of the difference, shown after the first paragraph."""
     told = as_diff_markdown(old, new, difference, proofs)
     if not difference.changed and not proofs.changed:
         return told
@@ -335,7 +334,7 @@ def as_comment(
 
 
 def map_after(new: Diagram, old: Diagram, difference: Difference) -> Diagram:
-    """The map ``new`` with its states and arrows marked by what came and what changed since ``old``."""
+    """Mark the states and arrows of the map ``new`` that were added or changed since ``old``."""
     rows = {row.row.id for row in difference.rows if row.own and row.new is not None}
     before = {(arrow.source, arrow.dest) for arrow in old.arrows}
     touched = {row.row.source for row in difference.rows if row.own}
@@ -385,7 +384,7 @@ def _map(title: str, diagram: Diagram) -> Iterator[str]:
 
 
 def _whole_blocks(text: str) -> str:
-    """``text`` up to its last whole line, with what is open there closed."""
+    """Cut ``text`` after its last complete line, and close an open code block."""
     text = text.rpartition("\n")[0]
     return f"{text}\n```" if text.count("```") % 2 else text
 
@@ -399,13 +398,13 @@ LEGEND = (
     ("~ amber", "changed; struck through: as it was before"),
     ("faint", "as it was"),
 )
-LONG_FORMULA = 260  # letters; `diagram diff` prints them all as Markdown
+LONG_FORMULA = 260  # characters; `diagram diff` prints them all as Markdown
 
 
 def unite(
     old: Diagram, new: Diagram, difference: Difference, proofs: ProofChange, names: tuple[str, str]
 ) -> Diagram:
-    """One diagram of both versions. ``names`` are what a reader calls them."""
+    """Merge both versions into one diagram. ``names`` are their display names."""
     final = new.table.final
     states = [state for state in difference.states if state != final]
     boxes = [_box(state, new, difference) for state in states]
@@ -439,7 +438,7 @@ def _badge(difference: Difference, state: str) -> str:
 
 
 def _entries(line: LineChange) -> Iterable[StateEntry]:
-    """A line; where its decision list reads otherwise now, what it was is struck through above it."""
+    """Return the entry of a line; above it, if the decision list changed, the old one struck through."""
     before = in_order(line, "old")
     if line.change != "changed" or decision_list(before) == decision_list(in_order(line, "new")):
         return (_entry(line),)
@@ -462,7 +461,7 @@ def _entry(line: LineChange) -> StateEntry:
     steps: list[ShownStep] = []
     for change, text in zip(line.rows, texts, strict=True):
         if change.new is None and line.change == "changed":
-            continue  # it is part of the line that is struck through
+            continue  # part of the struck-through list
         steps.append(_picture_step(line, change))
         if text and texts.count(text) == 1:
             steps.append(_note(text))
@@ -479,7 +478,7 @@ def _note(text: str) -> ShownStep:
 
 
 def _picture_step(line: LineChange, change: RowChange) -> ShownStep:
-    """A rung with its sign, where it is not the whole line that came or went."""
+    """Build the step of a rung, with a sign unless the whole line was added or removed."""
     row = change.row
     rows = (row.id,) if change.new is not None else ()
     mark: Mark = change.change if change.own else ""
@@ -503,7 +502,7 @@ def _picture_step(line: LineChange, change: RowChange) -> ShownStep:
 
 
 def _final(old: Diagram, new: Diagram, difference: Difference) -> Box:
-    """The final state's box; its lines are those that all states share, compared as they read."""
+    """Build the final state's box; its lines are the macros, compared by their text."""
     box = new.box(new.table.final)
     before = {(entry.event, entry.text) for b in old.boxes if b.final for entry in b.entries}
     after = {(entry.event, entry.text) for entry in box.entries}

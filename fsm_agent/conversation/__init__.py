@@ -1,2 +1,2 @@
-"""The values of a conversation: messages, what states ask for and get back, results, rules of a history,
-wires, compaction."""
+"""The values of a conversation: messages, requests and replies of states, results, rules of a history, wires,
+compaction."""

@@ -23,7 +23,7 @@ class Profile:
     ``key_env`` and ``base_url_env`` name environment variables; ``base_url`` may name others in braces,
     ``A|B`` for the first of two that is set. ``key``: a reference to the key (``keyring:service/name``),
     which wins over the environment. ``default_model`` is used if a key in the environment selected this
-    provider. ``catalog``: the catalog's table of its models; empty if there is none, ``*`` for an aggregator.
+    provider. ``catalog``: the catalog's table of its models; empty without one, ``*`` for an aggregator.
     ``price_list``: its name in ``genai-prices``. ``files``: whether it accepts files: never, for the models
     that read them, or for every model. ``model_windows`` are (prefix of a model's name, tokens), of which the
     longest prefix wins, and ``default_window`` is for the rest: both are the user's figures for a custom

@@ -23,7 +23,7 @@ OutputMode = Literal["native", "tool", "prompt"]
 """Ways to ask a model for a typed answer: its provider enforces the JSON schema, the model calls a tool whose
 arguments are the answer, or the prompt contains the schema."""
 NOTHING = object()
-"""What the beginning of a typed answer is that is no value yet."""
+"""Marks a typed answer whose beginning is not a value yet."""
 FINAL = "final_result"
 """The name of the tool whose arguments are the answer."""
 Point = Literal[

@@ -178,7 +178,7 @@ def summary_prompt(
     summarized again.
 
     ``window`` in tokens bounds the requested length, ``most_chars`` the length of the included rows (for a
-    model with a smaller window)."""
+    model with a smaller window), which are cut in the middle."""
     before = next((row.text for row in middle if row.summary), "")
     rows = [
         _format_row(row) for row in middle if row.role in ("user", "assistant", "tool") and not row.summary

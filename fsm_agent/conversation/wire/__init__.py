@@ -2,11 +2,11 @@
 
 Theory of operation
 -------------------
-A turn of 200 iterations sends its conversation 200 times. Writing it from scratch each time would be quadratic
-work, and a provider that caches prompts would bill it again, because its cache only matches a request that
-begins with the very same bytes. ``WireCopy`` therefore keeps the bytes of everything that can no longer change
-and appends new rows. Request N is a byte prefix of request N+1, apart from cache marks, and the cost of an
-iteration is proportional to the rows appended in it.
+A turn of 200 iterations sends its conversation 200 times. Writing it from scratch each time would be
+quadratic work, and a provider that caches prompts would bill it again, because its cache only matches a
+request that begins with the very same bytes. ``WireCopy`` therefore keeps the bytes of everything that can no
+longer change and appends new rows. Request N is a byte prefix of request N+1, apart from cache marks, and the
+cost of an iteration is proportional to the rows appended in it.
 
 Only the last *run* can still change: the smallest piece of a conversation that is valid by itself, such as a
 message with calls and their results, or consecutive messages of the user. A ``Format`` decides where a run
@@ -28,7 +28,7 @@ Invariants, and the reasons for them:
   written, so a change of the view rewrites everything. A fallback pays for that once.
 - *Marks move over recent rows only.* The last ``MARKS`` rows that can carry a cache mark have one. A row that
   loses its mark must get back its bytes without the mark. That is why the last ``RECENT`` finished rows are
-  kept as rows: a request with marks takes the closed bytes up to the oldest of them and writes the rest again.
+  kept as rows: a request with marks takes the closed bytes up to the oldest of them and rewrites the rest.
 - *Some rows age.* Signed thoughts belong to the tool loop in which they were thought, and of the images that
   tools returned only the newest are sent. ``Aging.outdates`` detects this from the new rows, and the copy is
   rewritten. Thoughts break the prefix where the user speaks, never within a tool loop.

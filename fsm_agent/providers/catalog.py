@@ -1,4 +1,4 @@
-"""Facts about models: context and output sizes, kinds of input, reasoning, prices, and lessons from refusals.
+"""Facts about models: context and output sizes, kinds of input, reasoning, prices, and what replies taught.
 
 Sizes and abilities come from two files beside this one: ``models.json``, generated from ``litellm``'s data
 (``make models``; its license is in ``models.LICENSE``), and ``models.toml``, our own, which takes precedence.

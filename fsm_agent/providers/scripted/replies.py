@@ -1,14 +1,13 @@
-"""What a scripted provider answers: one builder for each kind of reply, used by the server and by the
-scripted model.
+"""Replies of a scripted provider: one builder for each kind, used by the server and the scripted model.
 
 ===================  =====================================================================================
 ``text("hi")``       text, finish ``stop``
 ``tools(call(…))``   tool calls, finish ``tool_calls``
-``blank()``          a whole reply with nothing in it
+``blank()``          a complete but empty reply
 ``reasoning("…")``   reasoning and nothing else
 ``length("…")``      text, finish ``length``
 ``cut_tool_call()``  a tool call whose arguments stop in the middle, finish ``length``
-``bad_json()``       a tool call whose arguments end in a brace and are no JSON
+``bad_json()``       a tool call whose arguments end in a brace but are not valid JSON
 ``content_filter()`` ``refusal("…")``  the model declined
 ``status(500)``      an HTTP error; ``overflow()`` is the 400 of a prompt that is too long
 ``drop()``           the connection is closed before any header
@@ -17,13 +16,12 @@ scripted model.
 ``empty_sse()``      a stream with no chunk in it
 ``silence()``        nothing more arrives
 ``slow("…", 0.1)``   text with a pause before each delta
-``json_reply(…)``    a whole JSON object although a stream was asked for
-``malformed_chunk()`` a chunk that is no JSON
-``repeat(…)``        these replies without end
+``json_reply(…)``    a whole JSON object although a stream was requested
+``malformed_chunk()`` a chunk that is not valid JSON
+``repeat(…)``        these replies, indefinitely
 ===================  =====================================================================================
 
-Every builder takes ``usage`` (``None``: not reported), ``model``, and ``on_request`` (called with the request
-before anything is answered).
+Every builder takes ``usage`` (``None``: not reported), ``model``, and ``on_request`` (called with the request before the reply begins).
 """
 
 from __future__ import annotations

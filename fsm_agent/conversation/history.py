@@ -1,9 +1,10 @@
 """Invariants of every conversation that is sent, whatever was stored.
 
-``groups`` splits a history into runs that can be made valid one by one: a run of user rows, or an assistant
-row with the results of its calls. Only the last run can still grow, so a growing history is never walked
-twice. ``valid_rows`` turns one run into rows that satisfy the invariants INV-01..08 (alternation, pairing,
-unique ids, non-empty rows, valid text); ``violations`` is the independent check used by the tests.
+A history consists of runs that can be made valid one by one: user rows, or an assistant row with the results
+of its calls. ``opens_group`` finds where a run begins. Only the last run can still grow, so a growing history
+is never walked twice. ``valid_rows`` turns one run into rows that satisfy the invariants INV-01..08
+(alternation, pairing, unique ids, non-empty rows, valid text); ``violations`` is the independent check used
+by the tests.
 """
 
 from __future__ import annotations

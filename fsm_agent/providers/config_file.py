@@ -54,12 +54,12 @@ NAME = re.compile(r"[a-z][a-z0-9_-]{0,30}")
 
 
 class OwnProvider(BaseModel):
-    """A server at an address of its own. ``like``: the known provider whose manners it shares, default none
-    but those of its wire. ``key_env``: the variable that holds its key; ``api_key``: the keyring that does
-    (``keyring:service/name``); without either it needs none. ``auth``: the header that carries the key, where
-    its wire knows several. ``api_version``: of an address like Azure's. ``context_window`` in tokens, of
-    every model that ``windows`` (beginnings of names → tokens) does not name. ``local``: slow answers are
-    normal; default for an address nearby."""
+    """A custom provider. ``like``: the known provider whose manners it shares; by default only those of its
+    wire. ``key_env``: the variable that contains its key; ``api_key``: a reference to the key in the keyring
+    (``keyring:service/name``); without either it needs no key. ``auth``: the header that carries the key, if
+    its wire knows several. ``api_version``: for an address like Azure's. ``context_window`` in tokens, of
+    every model that ``windows`` (prefixes of names → tokens) does not list. ``local``: slow answers are
+    normal; by default true for a nearby address."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 

@@ -298,7 +298,8 @@ def obstacle(part: Part, view: View) -> str:
 
 def content_of(message: Message, view: View) -> str | list[Part] | None:
     """Return the content of a message as it is sent: text, or parts that are text or accepted by this wire
-    and model. For other roles than the user, content of only text parts is joined to one text."""
+    and model. For roles other than the user,
+    content of only text parts is joined to one text."""
     content = message.content
     if message.sent is not None:  # replaces its texts
         others = [] if isinstance(content, str | None) else [part for part in content if kind_of(part)]

@@ -21,7 +21,8 @@
 ``repeat(…)``        these replies, indefinitely
 ===================  =====================================================================================
 
-Every builder takes ``usage`` (``None``: not reported), ``model``, and ``on_request`` (called with the request before the reply begins).
+Every builder takes ``usage`` (``None``: not reported), ``model``, and ``on_request`` (called with the request
+before the reply begins).
 """
 
 from __future__ import annotations

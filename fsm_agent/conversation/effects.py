@@ -209,7 +209,7 @@ class TurnRequest(Declared):
     """In a replay of the whole turn the record answers the request; if false, it is performed."""
 
     def journalled(self, session: Any) -> Mapping[str, Any] | TurnRequest | None:
-        """Return what the journal keeps of it: fields as JSON values, a smaller request, or ``None`` for
+        """Return the part that the journal keeps: fields as JSON values, a smaller request, or ``None`` for
         the whole. ``session``: the turn's session, if any."""
         return None
 
@@ -218,7 +218,8 @@ class TurnRequest(Declared):
         return "", "", ""
 
     def unwritten(self, problem: str) -> Reply | None:
-        """Return the answer while nothing can be written down; ``None`` if it is performed anyway."""
+        """Return the answer for a journal that cannot be written; ``None`` if the request is performed
+        anyway."""
         return None
 
 
@@ -476,9 +477,9 @@ class AnswerProgram(TurnRequest):
 
 @dataclass(frozen=True, slots=True)
 class AskApproval(TurnRequest):
-    """Ask a person whether this call may run; without anyone to ask the answer is no. ``pattern``: what a
-    lasting answer will match. ``origin``: the child's task. ``why``: why this call needs approval.
-    ``where``: where its sandbox would run it."""
+    """Ask a person whether this call may run; with no one to ask, the answer is no. ``pattern``: what a
+    lasting answer will match. ``origin``: the child's task. ``why``: why this call needs approval. ``where``:
+    where its sandbox would run it."""
 
     intent: ClassVar[bool | None] = True
     reused: ClassVar[bool] = True
@@ -629,7 +630,7 @@ class ReplaceHistory(TurnRequest):
 
 @dataclass(frozen=True, slots=True)
 class NoteCompaction(TurnRequest):
-    """Record with the session how a compaction or a summary call went. ``read`` reports a real token
+    """Record the outcome of a compaction or a summary call with the session. ``read`` reports a real token
     count."""
 
     what: Literal["succeeded", "nothing_gained", "summary_failed", "read"]

@@ -32,8 +32,8 @@ WireRow = dict[str, Any]
 
 
 def sendable(message: Message) -> bool:
-    """Return whether a row may be sent: not notes for people, system rows (the prompt is built separately),
-    and blank assistant rows."""
+    """Return whether a row may be sent: excludes notes for people, system rows (the prompt is built
+    separately), and blank assistant rows."""
     if not message.wire or message.role == "system":
         return False
     return message.role != "assistant" or bool(message.tool_calls) or bool(message.text.strip())

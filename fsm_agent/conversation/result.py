@@ -24,7 +24,7 @@ from fsm_agent.support.texts import one_line
 
 
 NAME = r"[a-zA-Z0-9_-]{1,48}"
-"""Names of agents: tools are named after them."""
+"""Valid names of agents: tools are named after agents."""
 TOLD = (
     "[From this program and not from the user: {agent} has handed this conversation over to {to}, which is"
     " you. Continue with what the user asked for.{note}]"

@@ -155,7 +155,8 @@ _OTHER_THAN_TEXT = re.compile(r"audio|realtime|image|transcribe|tts")
 @dataclass(frozen=True, slots=True)
 class Price:
     """US dollars per million tokens. ``write`` and ``write_1h``: cache writes kept for five minutes or an
-    hour, if they cost more than the input. ``read`` is ``None`` without a cache or a known price for it."""
+    hour; ``None`` if they cost the same as input. ``read`` is ``None`` without a cache or a known price for
+    it."""
 
     input: float
     output: float

@@ -442,8 +442,8 @@ def _from_env(name: str | None, env: Mapping[str, str]) -> str | None:
 
 
 LINGER = 5.0
-"""Seconds that a stream may stay open after its finish reason. The reply is complete by then. The stale limit
-must not be shorter, or the watchdog would treat the reply as cut and have it continued."""
+"""Seconds that a stream may stay open after its finish reason. The reply is complete by then. A shorter stale
+limit must not expire first, or the watchdog would treat the reply as cut and have it continued."""
 
 
 def connect(

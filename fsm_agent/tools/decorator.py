@@ -148,7 +148,7 @@ class Tool:
         annotations.
 
         Missing arguments are left to the function's own defaults. Raises ``ToolFailure`` that names each
-        wrong argument, the given value and the expected one."""
+        wrong argument, its value, and what is expected."""
         return self.signature.bind(arguments)
 
 
@@ -247,8 +247,8 @@ _OPTIONS = tuple(name for name in inspect.signature(_tool_of).parameters if name
 
 
 def _read_once(handler: Handler, options: tuple[Any, ...]) -> tuple[ToolSpec, Signature] | None:
-    """Return the cached result of ``_read`` for this function and these options; ``None`` if the result might
-    differ next time."""
+    """Return the result of ``_read``, cached by function and options; ``None`` if it might differ next
+    time."""
     function = getattr(handler, "__func__", handler)
     if not isinstance(function, types.FunctionType) or vars(function):
         # a signature or another function may override it

@@ -38,11 +38,11 @@ LONGEST = 300
 
 @dataclass(frozen=True, slots=True)
 class RunContext(Generic[Deps]):
-    """The context of a tool call. ``deps``: the object with which the turn was started, or resumed; never
-    stored. ``task_id`` and ``call_id``: of the turn, and of this call. ``idempotency_key``: the same for each
-    repetition of this call. ``attempt``: for a tool 2 if its process ended during the previous attempt, else
-    1; for a hook the number of the request for the same purpose. ``iterations_left``: of the turn, ``None``
-    if they are not counted. ``tools``: names that the model may call now."""
+    """The turn's context for a tool or a hook. ``deps``: the object with which the turn was started, or
+    resumed; never stored. ``task_id`` and ``call_id``: of the turn, and of this call. ``idempotency_key``:
+    the same for each repetition of this call. ``attempt``: for a tool 2 if its process ended during the
+    previous attempt, else 1; for a hook the number of the request for the same purpose. ``iterations_left``:
+    of the turn, ``None`` if they are not counted. ``tools``: names that the model may call now."""
 
     deps: Deps
     session_id: str

@@ -88,8 +88,8 @@ class ContextEngine(Protocol):
 
 
 class BuiltInEngine:
-    """The four phases of ``fsm_agent.conversation.compaction``. Another engine may use one and override some
-    of the steps. ``settings``: the ``compression`` settings, which say what is protected."""
+    """The four phases of ``fsm_agent.conversation.compaction``. Another engine may delegate some of its steps
+    to one. ``settings``: the ``compression`` settings, which say what is protected."""
 
     def __init__(self, settings: Compression | None = None) -> None:
         self._settings = settings or Compression()

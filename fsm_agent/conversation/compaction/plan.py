@@ -1,12 +1,12 @@
 """The plan of a compaction: what it prunes, where it cuts, what it protects, and how the result is
 assembled."""
 
-# A refusal makes a compaction protect less. The settings protect as a wish that yields to a refusal: first
-# messages, tail, and the texts of the last reply go, in this order and only as needed. The need comes from
-# the refusal (its window, or its token count if plausible). A second refusal halves, and the last compaction
-# of the call block leaves only prompt, tools, the newest request, and a short summary. All of it is planned
-# before a summary is paid for. Cut texts stay whole in the store and in a named file. A wider fallback is
-# preferred.
+# A refusal makes a compaction protect less. The settings' protection is a preference that yields to a
+# refusal: front rows, tail, and the texts of the last reply are given up, in this order and only as needed.
+# The required size comes from the refusal (its window, or its token count if plausible). A second refusal
+# halves it, and the last compaction of the call block keeps only prompt, tools, the newest request, and a
+# short summary. All of this is planned before a summary is paid for. Cut texts remain complete in the store
+# and in a named file. A wider fallback is preferred.
 
 # The newest request follows the summary, word for word. In a long turn the request is at the very front. If
 # compaction removes the rows after it, the request moves behind the summary, because the summary says that

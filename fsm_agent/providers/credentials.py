@@ -11,11 +11,11 @@ starts with; by default the first. Each key is refreshed at most twice per turn.
 # of the HTTP client, so the SDK's logs do not show them. The actions of a provider's hosted tools are a block
 # of the message with its issuer, so an agent never gets a call for them.
 
-# Each entry of the chain has its own keys. A switch to a fallback resets `rekeys`, retries, and repairs. Their
-# limit is the largest pool of the chain, read once when the turn is prepared, because a limit that changes
-# during a turn would be outside the proof. For a smaller pool, the guard "another key is ready" becomes
-# false. If it stays true because Retry-After makes a key ready at once, the ladder continues to the fallback
-# and the retries. The bound grows by fallbacks·rekeys.
+# Each entry of the chain has its own keys. A switch to a fallback resets `rekeys`, retries, and repairs.
+# Their limit is the largest pool of the chain, read once when the turn is prepared, because a limit that
+# changes during a turn would be outside the proof. For a smaller pool, the guard "another key is ready"
+# becomes false. If it stays true because Retry-After makes a key ready at once, the ladder continues to the
+# fallback and the retries. The bound grows by fallbacks·rekeys.
 
 from __future__ import annotations
 

@@ -1,2 +1,1 @@
-"""The values of a conversation: messages, requests and replies of states, results, rules of a history, wires,
-compaction."""
+"""Values of a conversation: messages, requests, replies, results, rules of a history, wires, compaction."""

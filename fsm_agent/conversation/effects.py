@@ -218,8 +218,7 @@ class TurnRequest(Declared):
         return "", "", ""
 
     def unwritten(self, problem: str) -> Reply | None:
-        """Return the answer for a journal that cannot be written; ``None`` if the request is performed
-        anyway."""
+        """Return the answer without a journal; ``None`` if the request is performed anyway."""
         return None
 
 

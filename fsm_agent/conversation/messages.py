@@ -104,8 +104,7 @@ class Message:
         return replace(self, content=[*self.content, {"type": "text", "text": text}])
 
     def reworded(self, words: Callable[[Part], str]) -> Message:
-        """Return the row with parts that are not text replaced by ``words(part)``, except where that is
-        empty."""
+        """Return the row with each non-text part replaced by ``words(part)``, unless that is empty."""
         if isinstance(self.content, str | None):
             return self
         texts = [words(part) if kind_of(part) else "" for part in self.content]

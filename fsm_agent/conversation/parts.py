@@ -84,8 +84,7 @@ class AudioPart:
     name: str = ""
 
     def part(self) -> Part:
-        """Return the part in stored form. Raises ``ConfigError`` for an unreadable file or another type of
-        audio."""
+        """Return the stored form. Raises ``ConfigError`` for an unreadable file or another audio type."""
         url, name = _load_address(self.source, self.name, "audio")
         return _audio(url, name)
 
@@ -179,8 +178,7 @@ def name_part(part: Part) -> str:
 
 
 def text_only(content: Any) -> str:
-    """Return a message's content for a text-only reader: its texts, and a line in brackets for each other
-    part."""
+    """Return a message's content as text: its texts, and a line in brackets for each other part."""
     if isinstance(content, str):
         return content
     return "\n".join(_lines(content if isinstance(content, Sequence) else ()))

@@ -92,8 +92,7 @@ FAMILIES: tuple[ReasoningFamily, ...] = (
 
 @cache
 def family_of(mode: ApiMode, provider: str = "", model: str = "") -> ReasoningFamily:
-    """Return the family of a model. ``provider``: its provider, or the known provider whose manners it
-    has."""
+    """Return the family of a model. ``provider``: its provider, or the one whose manners it has."""
     return next(family for family in FAMILIES if _fits(family, mode, provider, model))
 
 

@@ -54,8 +54,7 @@ THOUGHTS = ("thinking", "redacted_thinking")
 
 @dataclass(slots=True)
 class ReplyBlock:
-    """A content block that is arriving. ``first``: its opening fields; ``pieces``: the text or JSON added by
-    its deltas."""
+    """A content block that is arriving. ``first``: its opening fields; ``pieces``: added by its deltas."""
 
     first: Mapping[str, Any]
     pieces: list[str] = field(default_factory=list)

@@ -95,8 +95,7 @@ def facts_of(table: str, model: str) -> ModelFacts:
 
 
 def silence_of(model: str) -> float:
-    """Return the minimum seconds of silence to allow this model, because it thinks (STR-02); 0 if it answers
-    at once."""
+    """Return the minimum seconds of silence to allow a model that thinks (STR-02); 0 for others."""
     name = "-" + _key(model).rsplit("/", 1)[-1]
     return max((float(wait) for part, wait in _ours()["silence"].items() if f"-{part}" in name), default=0.0)
 

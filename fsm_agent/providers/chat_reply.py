@@ -51,8 +51,7 @@ class Reasoning:
 
     @property
     def blocks(self) -> tuple[Mapping[str, Any], ...]:
-        """Return the details, pieces joined and otherwise verbatim, followed by the reply's signed
-        content."""
+        """Return the details, pieces joined and otherwise verbatim, then the signed content."""
         details = (
             detail | {key: clean("".join(pieces)) for key, pieces in joined.items()}
             for detail, joined in zip(self._details, self._pieces, strict=True)

@@ -321,8 +321,7 @@ def _by_server(env: Mapping[str, str], probe: Probe | None) -> tuple[Profile, st
 def _split_name(
     model: str, base_url: str | None, profiles: Mapping[str, Profile], setting: str
 ) -> tuple[Profile, str]:
-    """Split ``<provider>:<model>``. With a base URL, a name without a known provider belongs to a local
-    model."""
+    """Split ``<provider>:<model>``. With a base URL, a name without a known provider is a local model."""
     if not isinstance(model, str) or not model.strip():
         raise ConfigError(f"{setting} is empty or no text", model, "'<provider>:<model>'")
     provider, colon, name = (part.strip() for part in model.partition(":"))

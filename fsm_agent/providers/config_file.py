@@ -99,8 +99,7 @@ class OwnProvider(BaseModel):
 
 
 def profiles_of(tables: Mapping[str, Any]) -> Mapping[str, Profile]:
-    """Return the known providers and those of ``tables``. Raises ``ConfigError`` that names the table and the
-    key."""
+    """Return the known providers and ``tables``. Raises ``ConfigError`` that names the table and the key."""
     return (
         {**PROFILES, **{name: _profile(name, table) for name, table in tables.items()}}
         if tables

@@ -303,8 +303,7 @@ class KeyRest:
         return self.provider, self.model, self.digest
 
     def is_of(self, model: str) -> bool:
-        """Return whether the rest is for this model: ``<provider>:<model>``, the model's name alone, or empty
-        for any."""
+        """Return whether the rest is for ``model``: ``<provider>:<model>``, its name, or empty for any."""
         return model in ("", self.model, f"{self.provider}:{self.model}")
 
 

@@ -1,5 +1,4 @@
-"""The primary provider and its fallbacks: which one is in use, with which key, and when to return to the
-primary."""
+"""The primary provider and its fallbacks: which is in use, with which key, and when the primary returns."""
 
 from __future__ import annotations
 
@@ -22,8 +21,7 @@ from fsm_agent.support.threads import in_daemon_thread
 FALLBACK_KEYS = ("model", "base_url", "api_key", "api_mode", "context_window")
 PortFactory = Callable[[Choice], ModelPort]
 Chooser = Callable[..., Choice]
-"""``fsm_agent.providers.choose.choose`` for a fixed environment; the user's options of a model remain
-arguments."""
+"""``fsm_agent.providers.choose.choose`` for a fixed environment; options of the model remain arguments."""
 
 
 @dataclass(slots=True)
@@ -78,8 +76,7 @@ class Backends:
         return [backend.port for backend in self._chain]
 
     async def new_turn(self) -> tuple[Runtime, str]:
-        """Return to the primary if it may be used again, else add a notice. Return the runtime and the
-        notice."""
+        """Return to the primary if it is ready, else add a notice. Return the runtime and the notice."""
         now, notice = self._clock.now(), ""
         self._learned.refresh()
         if self._index and now >= self._primary_ready_at:
@@ -150,8 +147,7 @@ class Backends:
         return Switched(True, self.runtime())
 
     async def switch(self, cooldown: bool, wider_than: int | None) -> Switched:
-        """Switch to the next entry that differs from the one in use and, if requested, has a larger
-        window."""
+        """Switch to the next different entry, with a larger window than ``wider_than`` if requested."""
         rest = [
             backend
             for backend in self._usable_after()

@@ -1,5 +1,4 @@
-"""Build a ``Failure`` from any error at a provider. Needs no SDK: exceptions are recognized by their
-shape."""
+"""Build a ``Failure`` from any error at a provider. Needs no SDK: exceptions are recognized by shape."""
 
 from __future__ import annotations
 
@@ -55,8 +54,7 @@ def error_of(body: Any) -> Any:
 
 
 def sentence(body: Any, depth: int = _DEPTH) -> str:
-    """Return the sentence meant for people; for an aggregator's error, also the upstream provider's
-    sentence."""
+    """Return the sentence meant for people; from an aggregator, also the upstream provider's."""
     error = error_of(body)
     if isinstance(error, str):
         return _sentence_in(error, depth)
@@ -70,8 +68,7 @@ def sentence(body: Any, depth: int = _DEPTH) -> str:
 
 
 def codes(body: Any) -> list[str]:
-    """Return every structured code, best first: names before types before numbers, outer errors before nested
-    ones."""
+    """Return every structured code, best first: names, types, then numbers; outer errors before nested."""
     found: list[tuple[int, str]] = []
     for depth, error in enumerate(_errors(body)):
         details = error.get("details")
@@ -84,7 +81,7 @@ def codes(body: Any) -> list[str]:
 
 
 def texts(body: Any) -> list[str]:
-    """Return every text anywhere in a body, including JSON inside texts; ``metadata`` marks an aggregator's
+    """Return every text in a body, including JSON inside texts; ``metadata`` marks an aggregator's
     wrapper."""
     found = list(_texts(body, _DEPTH))
     error = error_of(body)
@@ -371,8 +368,7 @@ _STATUS_OF_TYPE = {
     "internalServerException": 500,
     "serviceUnavailableException": 503,
 }
-"""The status that Anthropic and Amazon document for each error type; errors inside a stream have no
-status."""
+"""The status that Anthropic and Amazon document for each error type; stream errors have no status."""
 
 
 def failure_from(exc: BaseException, now: float, secrets: Iterable[str] = ()) -> Failure:

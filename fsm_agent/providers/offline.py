@@ -64,8 +64,7 @@ class OfflineDemo:
         self.pace = pace
 
     async def call(self, request: ModelRequest, sink: StreamSink) -> ModelReply | Failure:
-        """Decide by rule. Returns a ``Failure`` of kind ``shape`` for a body that is not a chat-completions
-        request."""
+        """Decide by rule. Returns a ``shape`` failure for a body that is not a chat-completions request."""
         try:
             body = json.loads(request.body)
             text, calls = _decide(body, request.purpose == "summary")

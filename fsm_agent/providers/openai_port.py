@@ -325,8 +325,7 @@ class ResponsesReply:
         )
 
     def _finish(self) -> Finish | None:
-        """Return the finish reason. Only the model's own items count: the server's actions may still be under
-        way."""
+        """Return the finish reason. Only the model's own items count: hosted tools may still run."""
         if not self._status:
             return None
         if self._status == "incomplete":
@@ -353,8 +352,7 @@ class ResponsesReply:
 def whole_response(
     body: Any, sink: StreamSink, now: float = 0.0, secrets: Iterable[str] = ()
 ) -> ModelReply | Failure:
-    """Parse a complete response object. Reports its text to the sink once; a missing status counts as
-    completed."""
+    """Parse a complete response object. Reports its text once; a missing status counts as completed."""
     if not isinstance(body, Mapping):
         return shape_failure("the response is no JSON object", body, secrets)
     usage = responses_usage(body.get("usage"))

@@ -43,8 +43,7 @@ def place_of(value: Any) -> str | int | None:
 
 
 MOST_TOKENS = 1_000_000_000
-"""Maximum tokens of one request: a hundred times the largest window. A larger count is a mistake or an
-attack."""
+"""Maximum tokens of a request: a hundred times the largest window. More is a mistake or an attack."""
 
 
 def usage_from(wire: Any) -> Usage | None:
@@ -121,8 +120,7 @@ def _says(wire: Any, *names: str) -> TypeGuard[Mapping[str, Any]]:
 
 
 def _is_count(value: Any) -> bool:
-    """Return whether this is a plausible number of tokens: whole, perhaps written as a float, and within
-    bounds."""
+    """Return whether this is a plausible token count: whole (perhaps as a float) and within bounds."""
     number = isinstance(value, (int, float)) and not isinstance(value, bool)
     return number and 0 <= value <= MOST_TOKENS and value == int(value)
 
@@ -135,11 +133,9 @@ def _is_count(value: Any) -> bool:
 
 
 STREAM_BYTES = 64_000_000
-"""Maximum bytes of a stream, unpacked: 128,000 tokens, the most that models write today, in events of 500
-bytes."""
+"""Maximum bytes of a stream, unpacked: 128,000 tokens, the most written today, in events of 500 bytes."""
 EVENT_BYTES = 8_000_000
-"""Maximum bytes of one event: the last of a Responses stream repeats the whole reply and the offered
-tools."""
+"""Maximum bytes of one event: the last of a Responses stream repeats the reply and the offered tools."""
 WHOLE_BYTES = 16_000_000
 """Maximum bytes of a reply that is one object."""
 ERROR_BYTES = 64_000

@@ -46,8 +46,7 @@ from fsm_agent.support.texts import OverlyNestedError, json_of
 
 CLIENTS: weakref.WeakValueDictionary[Hashable, SharedClient] = weakref.WeakValueDictionary()
 READ_BY_SDKS = ("OPENAI_", "ANTHROPIC_")
-"""Prefixes of the variables that an SDK reads when a client is made; proxy variables are matched by
-suffix."""
+"""Prefixes of variables that an SDK reads when a client is made; proxies are matched by suffix."""
 
 
 class SharedClient:
@@ -100,8 +99,7 @@ _begun: dict[str, Future[ModuleType]] = {}
 """In-flight and completed imports by module name. A failed one is removed so that the next caller retries."""
 _BEGIN = threading.Lock()
 _ONE_BY_ONE = threading.Lock()
-"""SDKs share libraries, and threads that import the same ones may see each other's half-initialized
-modules."""
+"""SDKs share libraries, and threads that import the same ones may see half-initialized modules."""
 
 
 async def sdk_module(name: str) -> ModuleType:
@@ -293,8 +291,7 @@ class SdkPort(ABC):
     async def _read_stream(
         self, growing: GrowingReply, body: AsyncIterator[bytes], limit: asyncio.Timeout
     ) -> Failure | None:
-        """Read a stream of events to its end. Return a failure if the provider sent an error or too many
-        events."""
+        """Read a stream to its end. Return a failure if it contained an error or too many events."""
         lines, count = self._events(), 0
         async for piece in body:
             for data in lines.feed(piece):
@@ -365,8 +362,7 @@ class SdkPort(ABC):
 
 @functools.cache
 def omitted(sdk: Any) -> Any:
-    """Return the value of a header that an SDK must not send: always the same object, so that heads can be
-    compared."""
+    """Return the value of a header that an SDK must not send: always the same, so heads compare equal."""
     return sdk.Omit()
 
 

@@ -35,8 +35,7 @@ DEPARTURE: ContextVar[Departure] = ContextVar("fsm_agent_departure")
 
 
 class Departure:
-    """``left``: the first byte of the request was handed to its connection; the provider may have received
-    it."""
+    """``left``: the first byte was handed to its connection; the provider may have the request."""
 
     def __init__(self) -> None:
         self.left = False
@@ -114,8 +113,7 @@ class CheckedConnector(aiohttp.TCPConnector):
 
 
 def _readable(transport: asyncio.BaseTransport) -> bool:
-    """Return whether there is something to read although no request is pending: the peer closed the
-    connection."""
+    """Return whether there is something to read without a request: the peer closed the connection."""
     with getattr(selectors, "PollSelector", selectors.SelectSelector)() as selector:
         selector.register(transport.get_extra_info("socket"), selectors.EVENT_READ)
         return bool(selector.select(0))
@@ -173,8 +171,7 @@ class Connections:
             del CONNECTIONS[self._key]
 
     def _on_dropped(self) -> None:
-        """Handle a user that was dropped without leaving, in any thread. A closed event loop needs no
-        cleanup."""
+        """Handle a user dropped without leaving, in any thread. A closed loop needs no cleanup."""
 
         def look() -> None:
             if not self._users:

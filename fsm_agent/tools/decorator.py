@@ -34,8 +34,7 @@ class Confinement:
     free: bool = False
 
     def left_by(self, arguments: Mapping[str, Any]) -> bool:
-        """Return whether a call with these arguments runs outside. Anything but a plain ``False`` counts as
-        yes."""
+        """Return whether a call with these arguments runs outside: if ``outside`` is not plainly false."""
         return arguments.get(LEAVES, False) is not False
 
     def where(self, arguments: Mapping[str, Any]) -> str:
@@ -247,8 +246,7 @@ _OPTIONS = tuple(name for name in inspect.signature(_tool_of).parameters if name
 
 
 def _read_once(handler: Handler, options: tuple[Any, ...]) -> tuple[ToolSpec, Signature] | None:
-    """Return the result of ``_read``, cached by function and options; ``None`` if it might differ next
-    time."""
+    """Return ``_read``'s result, cached by function and options; ``None`` if it might differ next time."""
     function = getattr(handler, "__func__", handler)
     if not isinstance(function, types.FunctionType) or vars(function):
         # a signature or another function may override it
@@ -273,8 +271,7 @@ def _read(
     hidden: tuple[str, ...],
     writes_files: bool,
 ) -> tuple[ToolSpec, Signature]:
-    """Return the function's description for the model, and its signature. The caller must have checked the
-    options."""
+    """Return the description for the model, and the signature. The caller has checked the options."""
     _check_kind(handler, name)
     names = [parameter.name for parameter in _safe_parameters(handler)]
     if (strange := undeclared_parameter(inspect.getdoc(handler), names)) is not None:
@@ -364,8 +361,7 @@ class ToolSource(Protocol):
 
     @property
     def labels(self) -> tuple[str, ...]:
-        """Names of its parts that do not depend on which of them are available, so that a prompt stays the
-        same."""
+        """Names of its parts, whichever are available, so that a prompt stays the same."""
 
     def tools(self) -> Sequence[Tool]: ...
 

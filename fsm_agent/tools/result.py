@@ -205,8 +205,7 @@ class WakeAt(ComesLater):
 
 
 class AnswerLater(ComesLater):
-    """Raised by a tool when no person is available to answer its question. ``choices``: answers that it
-    offers."""
+    """Raised by a tool when no person can be asked now. ``choices``: answers that it offers."""
 
     kind: Waits = "question"
 

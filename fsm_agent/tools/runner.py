@@ -195,8 +195,7 @@ class ToolRunner:
             await self._more.aclose()
 
     def close(self) -> None:
-        """Release the tools' resources: background processes, connections. Blocks for a moment; may be called
-        twice."""
+        """Release the tools' processes and connections. Blocks for a moment; may be called twice."""
         for closer in {tool.closer for tool in self._tools.values() if tool.closer is not None}:
             try:
                 closer()
@@ -225,8 +224,7 @@ class ToolRunner:
         return ToolOutcome(request.call_id, status, text, watch.elapsed(), parts)
 
     async def brought(self, request: RunTool, value: object) -> ToolOutcome:
-        """Return the outcome of a call whose result arrived later, as if its tool had returned ``value``
-        now."""
+        """Return the outcome of a call whose result arrived later, as if the tool returned ``value`` now."""
         tool = self._tools.get(request.name) or await self._late(request.name)
         told = await in_daemon_thread(self._describe_ending, request, Returned(value))
         status, text, parts = told if tool is None else self._mark_external(tool, told)
@@ -284,8 +282,7 @@ class ToolRunner:
 
     @staticmethod
     def _describe_ending(request: RunTool, ending: Ending, on_bug: OnBug | None = None) -> Told:
-        """Return how the call ended. The model reads the error; the log shows the tool's author where the bug
-        is."""
+        """Return how the call ended. The model reads the error; the log shows where the bug is."""
         told, bug = _ending_words(ending)
         if bug is not None:
             log.error(BUG, request.name, request.call_id, format_traceback(bug))

@@ -169,8 +169,7 @@ class Signature:
         }
 
     def refuse_without(self, deps: object, what: str) -> None:
-        """Raise ``ConfigError`` if the function needs ``deps`` and there are none. ``what``: the kind of
-        function."""
+        """Raise ``ConfigError`` if the function (``what``: its kind) needs ``deps`` and has none."""
         if deps is None and self.context and must_have(self.deps):
             wanted = getattr(self.deps, "__name__", self.deps)
             raise ConfigError(f"{what} {self.tool!r} needs deps", None, f"deps= of type {wanted}")

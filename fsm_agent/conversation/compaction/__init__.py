@@ -267,8 +267,7 @@ def active(result: str) -> list[str] | None:
 
 
 def _newest(rows: Sequence[Message]) -> list[str] | None:
-    """Return the active items of the newest result whose call is among the rows; a result without one is
-    forged."""
+    """Return the active items of the newest result that has its call; one without a call is forged."""
     calls = {call.id for row in rows for call in row.tool_calls if call.name == TODO}
     lists = (active(row.text) for row in reversed(rows) if row.role == "tool" and row.tool_call_id in calls)
     return next((lines for lines in lists if lines is not None), None)

@@ -1,5 +1,4 @@
-"""The plan of a compaction: what it prunes, where it cuts, what it protects, and how the result is
-assembled."""
+"""The plan of a compaction: what it prunes, where it cuts, what it protects, and how it assembles."""
 
 # A refusal makes a compaction protect less. The settings' protection is a preference that yields to a
 # refusal: front rows, tail, and the texts of the last reply are given up, in this order and only as needed.
@@ -206,8 +205,7 @@ def _shorter_calls(row: Message) -> Message:
 
 
 def shorter_call(call: ToolCall) -> ToolCall:
-    """Return the call with long strings in its arguments shortened; the same object if there is nothing to
-    shorten."""
+    """Return the call with long strings in its arguments shortened; if there are none, the same object."""
     arguments = _arguments(call) if len(call.arguments) > LONG_ARGUMENT else None
     if arguments is None:
         return call
@@ -431,8 +429,7 @@ def plan_compaction(history: Sequence[Message], protection: Protection, goal: in
 
 
 def plan_insisted(history: Sequence[Message], usual: Protection, goal: int, room: int) -> Plan:
-    """Return the plan that protects most and leaves at most ``room`` characters, else the one that leaves
-    least."""
+    """Return the plan that protects most within ``room`` characters, else the one that leaves least."""
     last = _last_run(history)
     few = replace(
         usual, front=0, tail_rows=LEAST_TAIL, tail_chars=min(usual.tail_chars, room // 4), unpruned=LEAST_TAIL

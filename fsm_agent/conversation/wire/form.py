@@ -130,8 +130,7 @@ class Format(Protocol):
         """Return the prompt and the text after it as a row, or ``None`` if the wire has no such row."""
 
     def marked(self, row: WireRow, ttl: CacheTtl) -> WireRow | None:
-        """Return the row with a cache mark; ``None`` if it cannot carry one. Its text keeps the same
-        bytes."""
+        """Return the row with a cache mark, its text unchanged; ``None`` if it cannot carry one."""
 
     def tools(self, tools: Sequence[ToolSpec], repairs: frozenset[str]) -> bytes: ...
 

@@ -130,8 +130,7 @@ def _chat_part(part: Mapping[str, Any], view: View) -> dict[str, Any]:
 
 
 def _with_ids(message: Message, length: int) -> Message:
-    """Replace ids of calls and results that do not have this length; the same id always gets the same
-    replacement."""
+    """Replace call ids that do not have this length; the same id always gets the same replacement."""
 
     def fitting(call_id: str) -> str:
         if not call_id or (len(call_id) == length and call_id.isascii() and call_id.isalnum()):
@@ -276,8 +275,7 @@ def _short(call_id: str) -> str:
 
 
 def _response_row(message: Message, view: View) -> WireRow:
-    """Return an intermediate row: ``content`` is text or parts of this wire, ``phase`` the provider's
-    value."""
+    """Return an intermediate row: ``content`` is text or parts of this wire, ``phase`` as received."""
     content: Any = content_of(message, view)
     if isinstance(content, str):
         content = wire_text(content, view)

@@ -326,8 +326,7 @@ def mode_of(
 
 
 def schema_for(spec: OutputSpec, runtime: Runtime) -> dict[str, Any] | None:
-    """Return the schema in this provider's form, ``None`` if there is no such form. Local servers accept
-    any."""
+    """Return the schema in this provider's form, ``None`` if it has none. Local servers accept any."""
     if runtime.local:
         return dict(spec.schema)
     try:

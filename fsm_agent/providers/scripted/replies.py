@@ -295,8 +295,7 @@ def pieces(content: str, count: int = PIECES) -> list[str]:
 
 
 def chunks(reply: Reply, number: int) -> Iterator[dict[str, Any]]:
-    """Yield the chunks of a message in the order of a real stream. ``number`` makes ids unique within a
-    script."""
+    """Yield the chunks of a message as in a real stream. ``number`` makes ids unique within a script."""
     yield _chunk(reply, number, {"role": "assistant", "content": ""})
     for part in pieces(reply.reasoning):
         yield _chunk(reply, number, {"reasoning_content": part})

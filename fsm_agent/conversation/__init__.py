@@ -1,2 +1,1 @@
-"""The values of a conversation: messages, what states ask for and get back, results, rules of a history,
-wires, compaction."""
+"""Values of a conversation: messages, requests, replies, results, rules of a history, wires, compaction."""

@@ -1,7 +1,7 @@
-"""The arguments of a tool call: read from the model's text, fitted to the tool's schema, compared as paths.
+"""The arguments of a tool call: parsing the model's text, fitting values to the tool's schema, comparing
+paths.
 
-Damage never becomes ``{}``, because that is a valid call, and text that may be half of something is never
-run.
+Damaged text never becomes ``{}``, because that is a valid call, and text that may be incomplete is never run.
 """
 
 from __future__ import annotations
@@ -31,18 +31,17 @@ __all__ = [
 ]
 
 
-# Fitting values to a JSON schema where a model wrote the right value in the wrong type.
+# Fit values to a JSON schema where a model wrote the right value in the wrong type.
 #
-# Only conversions that lose nothing are made. What cannot be converted stays as it is, so that the tool's
-# own validation tells the model what is wrong.
+# Only lossless conversions are made. Other values stay unchanged, so that the tool's own validation reports
+# the problem to the model.
 
 
 Schema = Mapping[str, Any]
 
 SCHEMA_DEPTH = 100
 SCHEMA_STEPS = 50_000
-"""Schemas looked at for one call. A schema that refers to itself in two ways would otherwise take for
-ever."""
+"""Maximum schemas visited for one call. A schema that refers to itself twice would otherwise take forever."""
 
 _WHOLE = re.compile(r"[+-]?[0-9]{1,400}(\.0+)?")
 _DECIMAL = re.compile(r"[+-]?([0-9]++(?:\.[0-9]*+)?|\.[0-9]++)([eE][+-]?[0-9]++)?")
@@ -58,11 +57,11 @@ _PYTHON_TYPES: dict[str, tuple[type, ...]] = {
 
 
 def coerce(arguments: Mapping[str, Any], schema: Schema) -> dict[str, Any]:
-    """The arguments with each value in the type that ``schema`` (a JSON schema object) asks for, where that
-    is exact.
+    """Return the arguments with each value converted to the type in ``schema`` (a JSON schema object), if the
+    conversion is exact.
 
     ``"42"`` → 42, ``"3.0"`` → 3, ``"true"`` → true, a JSON string → array or object, a scalar → an array of
-    one, ``"null"`` → null where null is allowed; inside properties, items, unions and references. The given
+    one, ``"null"`` → null if null is allowed; inside properties, items, unions and references. The given
     mapping and its values are not changed."""
     value = _Coercer(schema).fit(dict(arguments), schema, 0)
     return value if isinstance(value, dict) else dict(arguments)
@@ -79,7 +78,7 @@ class _Coercer:
         return depth > SCHEMA_DEPTH or self.steps > SCHEMA_STEPS
 
     def fit(self, value: Any, schema: object, depth: int) -> Any:
-        """``value`` as ``schema`` wants it, or ``value`` itself."""
+        """Return ``value`` converted to ``schema``, or ``value`` itself."""
         if self.spent(depth) or not isinstance(schema, Mapping):
             return value
         if "$ref" in schema:
@@ -97,7 +96,8 @@ class _Coercer:
         return self.inside(value, schema, depth)
 
     def fit_any(self, value: Any, branches: Sequence[Any], depth: int) -> Any:
-        """A union: what already fits a branch stays; else the first branch that its conversion fits."""
+        """Fit a value to a union: keep it if it fits a branch, else use the first branch to which it can be
+        converted."""
         if value == "null" and any(self.accepts(None, branch, depth) for branch in branches):
             return None
         for branch in branches:
@@ -136,8 +136,8 @@ class _Coercer:
         return value
 
     def accepts(self, value: Any, schema: object, depth: int) -> bool:
-        """Does ``value`` have the types, names and constants of ``schema``? Ranges and patterns are not
-        looked at."""
+        """Return whether ``value`` has the types, names, and constants of ``schema``. Ranges and patterns are
+        not checked."""
         if self.spent(depth) or not isinstance(schema, Mapping):
             return schema is not False
         if "$ref" in schema and not self.accepts(value, self.resolve(schema["$ref"]), depth + 1):
@@ -173,8 +173,7 @@ class _Coercer:
         )
 
     def resolve(self, reference: object) -> object:
-        """What a reference inside the same document (``#/$defs/Name``) points to; ``None`` when it points
-        nowhere."""
+        """Return the target of a reference inside the same document (``#/$defs/Name``), or ``None``."""
         if not isinstance(reference, str) or not reference.startswith("#"):
             return None
         target: object = self.root
@@ -199,7 +198,8 @@ def _types(schema: Schema) -> Sequence[str]:
 
 
 def _is_any(value: Any, types: Sequence[str]) -> bool:
-    """A boolean is no number here, and an unknown type name accepts everything."""
+    """Return whether the value has one of the JSON types. A boolean is not a number, and an unknown type name
+    accepts everything."""
     for name in types:
         wanted = _PYTHON_TYPES.get(name)
         if wanted is None or (
@@ -210,7 +210,7 @@ def _is_any(value: Any, types: Sequence[str]) -> bool:
 
 
 def _scalar(value: Any, name: str) -> Any:
-    """``value`` as the JSON type ``name``, or ``None`` when there is no exact conversion."""
+    """Return ``value`` as the JSON type ``name``, or ``None`` if there is no exact conversion."""
     if isinstance(value, float) and name == "integer":
         return int(value) if math.isfinite(value) and value.is_integer() else None
     if not isinstance(value, str):
@@ -243,12 +243,12 @@ _FENCE = re.compile(r"```[\w+-]*[ \t]*\r?\n?")
 
 @dataclass(frozen=True, slots=True)
 class Parsed:
-    """What a call's text came to. ``error`` is one short line for the model, empty when ``ok``.
+    """The result of parsing a call's arguments. ``error`` is one short line for the model, empty if ``ok``.
 
-    ``ok``: ``value`` is the object; ``repaired`` when the text was not strict JSON. ``cut``: the text stops
-    early and must not be run; ``value`` is set when only closers are missing at its end, for a caller who
-    knows by other means that the reply was whole. ``bad``: damaged, not cut. ``not_object``: JSON, but an
-    array, a string or the like."""
+    ``ok``: ``value`` is the object; ``repaired``: the text was not strict JSON. ``cut``: the text ends early
+    and must not be run; ``value`` is set if only closing brackets are missing at the end, for a caller that
+    knows by other means that the reply was complete. ``bad``: damaged, not cut. ``not_object``: JSON, but an
+    array, a string, or the like."""
 
     kind: Kind
     value: dict[str, Any] | None = None
@@ -257,7 +257,7 @@ class Parsed:
 
 
 def parse(text: str | None) -> Parsed:
-    """Read the arguments of a call. Nothing at all means no arguments. Never raises."""
+    """Parse the arguments of a call. Empty text means no arguments. Never raises."""
     body = (text or "").strip().removeprefix("\ufeff").strip()
     if not body:
         return Parsed("ok", {})
@@ -270,11 +270,11 @@ def parse(text: str | None) -> Parsed:
 
 
 def paths_conflict(a: str, b: str, cwd: str | os.PathLike[str]) -> bool:
-    """Is one path the other one, or inside it? Relative paths start at ``cwd``; an empty path is ``cwd``
-    itself.
+    """Return whether the paths are equal or one is inside the other. Relative paths start at ``cwd``; an
+    empty path is ``cwd`` itself.
 
-    Lexical only, so that it stays pure: ``.`` and ``..`` are resolved and case is folded as the platform's
-    ``normcase`` does. Whoever wants links to be followed gives paths without any."""
+    Purely lexical: ``.`` and ``..`` are resolved, and case is folded as by the platform's ``normcase``. For
+    links to be followed, the caller must resolve them first."""
     left, right = _components(a, cwd), _components(b, cwd)
     shorter = min(len(left), len(right))
     return left[:shorter] == right[:shorter]
@@ -341,18 +341,18 @@ _STRICT = json.JSONDecoder(parse_float=_finite, parse_constant=_no_constant)
 
 
 # ----------------------------------------------------------------------------------------------------
-# A JSON reader that forgives how models slip, and nothing else.
+# A JSON reader that tolerates the typical mistakes of models, and nothing else.
 #
-# Forgiven: control characters in strings, trailing commas, single quotes, ``\'``,
-# ``True``/``False``/``None``, and closers that are missing or too many. A missing closer is supplied in the
-# order of the stack, and only strings that were written to their end count, so a brace inside a string
-# closes nothing. Not forgiven, because it would be guessing: bare words, missing commas or colons, unknown
-# escapes, ``NaN``, comments, words around the value.
+# Tolerated: control characters in strings, trailing commas, single quotes, ``\'``,
+# ``True``/``False``/``None``, and missing or superfluous closing brackets. Missing ones are supplied in the
+# order of the stack, and only complete strings count, so a brace inside a string closes nothing. Not
+# tolerated, because it would be guessing: bare words, missing commas or colons, unknown escapes, ``NaN``,
+# comments, words around the value.
 
 
 MAX_STEPS = 20_000
-"""Values, names and escapes that are read of one text. Damage is mended in what models write; a longer list
-is faster asked for again than read here."""
+"""Maximum values, names, and escapes read of one text. Repair is meant for text that models write; requesting
+a longer list again is faster than reading it here."""
 _SPACE, _CLOSERS = re.compile(r"[ \t\r\n]*+"), re.compile(r"[]} \t\r\n]*+")
 _NUMBER = re.compile(r"-?(?:0|[1-9][0-9]*)(\.[0-9]+)?([eE][+-]?[0-9]+)?(?![\w.+-])")
 _WORD = re.compile(r"[^\W\d]\w*")
@@ -368,14 +368,14 @@ class DamagedError(Exception):
 
 
 class EndedError(DamagedError):
-    """The text stops inside a string, a number's place, or between a key and its value."""
+    """The text ends inside a string, where a value is expected, or between a key and its value."""
 
 
 def read_leniently(text: str) -> tuple[Any, bool]:
-    """The value, and whether everything that was opened had also been closed before the text ended.
+    """Return the value, and whether every container was closed before the text ended.
 
-    Raises ``EndedError`` when the end is missing in a way that no closer mends, ``DamagedError`` for all
-    else."""
+    Raises ``EndedError`` if the missing end cannot be supplied by closing brackets, and ``DamagedError``
+    otherwise."""
     return _JsonReader(text).document()
 
 
@@ -468,8 +468,8 @@ class _JsonReader:
         self.at += 1
 
     def closed(self, closer: str) -> bool:
-        """Is the innermost container at its end? A closer of an outer one, or the end of the text, ends it as
-        well."""
+        """Return whether the innermost container has ended. The closing bracket of an outer container, or the
+        end of the text, ends it as well."""
         char = self.peek()
         if char == closer:
             self.at += 1
@@ -492,7 +492,7 @@ class _JsonReader:
         self.at += 1
         while True:
             plain = _PLAIN[quote].match(self.text, self.at)
-            assert plain is not None  # matches everywhere, also nothing
+            assert plain is not None  # matches everywhere, even the empty string
             parts.append(plain.group())
             self.at = plain.end()
             char = self.text[self.at : self.at + 1]
@@ -519,20 +519,21 @@ class _JsonReader:
 
 
 def _join_surrogates(text: str) -> str:
-    """Two escaped halves of one character become that character, as in strict JSON."""
+    """Combine escaped surrogate pairs into one character, as in strict JSON."""
     if not _HALF.search(text):
         return text
     return text.encode("utf-16", "surrogatepass").decode("utf-16", "surrogatepass")
 
 
 # ----------------------------------------------------------------------------------------------------
-# Finding the tool that a model meant when it wrote a name that does not exist.
+# Find the tool that a model meant by a name that does not exist.
 
 
 MAX_NAME = 64
-"""Characters, as providers allow; longer names are not compared, because comparing is quadratic."""
+"""Maximum characters of a name, as providers allow; longer names are not compared, because comparison is
+quadratic."""
 MAX_WRITTEN = 1_000
-"""Characters of what stands in the place of a name: a name, and what a model let follow it."""
+"""Characters read of a given name: the name, and any text that the model added to it."""
 
 _QUOTES = "\"'`<>“”‘’«»"
 _AFTER_QUOTE = re.compile(f"[{_QUOTES}].*", re.DOTALL)
@@ -541,11 +542,11 @@ _SEPARATORS = re.compile(r"[-\s_]+")
 
 
 def repair_name(name: str, known: Sequence[str], cutoff: float = 0.7) -> str | None:
-    """The one name of ``known`` that ``name`` stands for, or ``None``.
+    """Return the single name in ``known`` that ``name`` stands for, or ``None``.
 
-    An exact name wins; then spelling (quotes and what follows them, case, dashes, camel case, a "tool" suffix
-    once or twice); then likeness by ``difflib`` of at least ``cutoff`` (0 to 1). Two equally good answers are
-    no answer."""
+    An exact match wins; then spelling (quotes and anything after them, case, dashes, camel case, a "tool"
+    suffix once or twice); then similarity by ``difflib`` of at least ``cutoff`` (0 to 1). Two equally good
+    matches count as no match."""
     bare = _AFTER_QUOTE.sub("", name[:MAX_WRITTEN].strip().lstrip(_QUOTES)).strip()
     if not bare:
         return None
@@ -575,7 +576,7 @@ def _alike(spellings: Sequence[str], spelled: dict[str, set[str]], cutoff: float
 
 
 def _spellings(bare: str) -> Iterator[str]:
-    """The name in snake case, then without its "tool" suffix, at most twice."""
+    """Yield the name in snake case, then without its "tool" suffix, at most twice."""
     spelling = _snake(bare)
     yield spelling
     for _ in range(2):
@@ -594,11 +595,11 @@ def _only(names: set[str]) -> str | None:
     return next(iter(names)) if len(names) == 1 else None
 
 
-# The identity of a tool call: the same tool with the same arguments, in whatever order they were written.
+# The identity of a tool call: the same tool with the same arguments, in any order.
 
 
 def signature(name: str, arguments: Mapping[str, Any]) -> str:
-    """A hash of the name and the arguments as sorted compact JSON."""
+    """Return a hash of the name and the arguments as sorted compact JSON."""
     return hashlib.sha256(_SORTED.encode([name, arguments]).encode("utf-8", "replace")).hexdigest()
 
 

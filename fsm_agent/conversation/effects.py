@@ -20,16 +20,16 @@ from fsm_agent.request import Request as Declared
 Concurrency = Literal["parallel", "serial", "interactive"]
 ApiMode = Literal["chat_completions", "codex_responses", "anthropic_messages"]
 OutputMode = Literal["native", "tool", "prompt"]
-"""How to ask a model for a typed answer: its provider enforces the JSON schema, it calls a tool whose
+"""Ways to ask a model for a typed answer: its provider enforces the JSON schema, the model calls a tool whose
 arguments are the answer, or the prompt contains the schema."""
 NOTHING = object()
-"""What the beginning of a typed answer is that is no value yet."""
+"""Marks a typed answer whose beginning is not a value yet."""
 FINAL = "final_result"
-"""The tool whose arguments are the answer."""
+"""The name of the tool whose arguments are the answer."""
 Point = Literal[
     "Prepare.ready", "BuildMessages.built", "ExecuteTools.run", "ExecuteTools.done", "Finalize"
 ]  # fmt: skip
-"""Where a state asks what extensions declared: ready to begin, a request to the model built, the calls of a
+"""Points at which extensions may make requests: ready to begin, a request to the model built, the calls of a
 reply about to run, all of them done, and the turn about to close."""
 
 # Shared values
@@ -38,12 +38,11 @@ reply about to run, all of them done, and the turn about to close."""
 @dataclass(frozen=True, slots=True)
 class ToolSpec:
     """The turn's view of a tool; the handler is behind the tool port. ``parameters``: a JSON schema object.
-    ``timeout`` in seconds and ``max_result_chars``: ``None`` for the settings' defaults.
-    ``path_arguments``: arguments that are paths; a ``parallel`` tool with any runs beside others only when
-    their paths are disjoint. ``deferred``: not listed in requests; the model finds it with ``tool_search``
-    and calls it with ``tool_call``. ``writes_files``: may change files of the working directory, so a
-    checkpoint precedes it. ``delegates``: its calls are child turns, limited in number per reply and
-    forbidden to programs."""
+    ``timeout`` in seconds and ``max_result_chars``: ``None`` for the settings' defaults. ``path_arguments``:
+    arguments that are paths; a ``parallel`` tool that has some runs beside others only if their paths are
+    disjoint. ``deferred``: not listed in requests; the model finds it with ``tool_search`` and calls it with
+    ``tool_call``. ``writes_files``: may change files of the working directory, so a checkpoint precedes it.
+    ``delegates``: its calls are child turns, limited in number per reply and forbidden to programs."""
 
     name: str
     description: str
@@ -73,8 +72,8 @@ class OutputSpec:
 
 @dataclass(frozen=True, slots=True)
 class ErrorRow:
-    """A provider-specific sign of an error class: every given part must match. ``codes`` and ``words`` are
-    lower case; one of each is enough."""
+    """A provider-specific sign of an error class. All given parts must match; ``codes`` and ``words`` are
+    lower-case, and match if one of them does."""
 
     name: str
     statuses: tuple[int, ...] = ()
@@ -210,7 +209,7 @@ class TurnRequest(Declared):
     """In a replay of the whole turn the record answers the request; if false, it is performed."""
 
     def journalled(self, session: Any) -> Mapping[str, Any] | TurnRequest | None:
-        """Return what the journal keeps of it: fields as JSON values, a smaller request, or ``None`` for
+        """Return the part that the journal keeps: fields as JSON values, a smaller request, or ``None`` for
         the whole. ``session``: the turn's session, if any."""
         return None
 
@@ -219,7 +218,7 @@ class TurnRequest(Declared):
         return "", "", ""
 
     def unwritten(self, problem: str) -> Reply | None:
-        """Return the answer while nothing can be written down; ``None`` if it is performed anyway."""
+        """Return the answer without a journal; ``None`` if the request is performed anyway."""
         return None
 
 
@@ -477,9 +476,9 @@ class AnswerProgram(TurnRequest):
 
 @dataclass(frozen=True, slots=True)
 class AskApproval(TurnRequest):
-    """Ask a person whether this call may run; without anyone to ask the answer is no. ``pattern``: what a
-    lasting answer will match. ``origin``: the child's task. ``why``: why this call needs approval.
-    ``where``: where its sandbox would run it."""
+    """Ask a person whether this call may run; with no one to ask, the answer is no. ``pattern``: what a
+    lasting answer will match. ``origin``: the child's task. ``why``: why this call needs approval. ``where``:
+    where its sandbox would run it."""
 
     intent: ClassVar[bool | None] = True
     reused: ClassVar[bool] = True
@@ -630,7 +629,7 @@ class ReplaceHistory(TurnRequest):
 
 @dataclass(frozen=True, slots=True)
 class NoteCompaction(TurnRequest):
-    """Record with the session how a compaction or a summary call went. ``read`` reports a real token
+    """Record the outcome of a compaction or a summary call with the session. ``read`` reports a real token
     count."""
 
     what: Literal["succeeded", "nothing_gained", "summary_failed", "read"]

@@ -1,9 +1,10 @@
-"""What holds of every conversation that goes out, whatever was stored.
+"""Invariants of every conversation that is sent, whatever was stored.
 
-``groups`` splits a history into runs that can be made valid one by one: a run of user rows, or an assistant
-row with the results of its calls. Only the last run can still grow, so a growing history is never walked
-twice. ``valid_rows`` turns one run into rows that satisfy the invariants INV-01..08 (alternation, pairing,
-unique ids, non-empty rows, valid text); ``violations`` is the independent check used by the tests.
+A history consists of runs that can be made valid one by one: user rows, or an assistant row with the results
+of its calls. ``opens_group`` finds where a run begins. Only the last run can still grow, so a growing history
+is never walked twice. ``valid_rows`` turns one run into rows that satisfy the invariants INV-01..08
+(alternation, pairing, unique ids, non-empty rows, valid text); ``violations`` is the independent check used
+by the tests.
 """
 
 from __future__ import annotations
@@ -31,15 +32,15 @@ WireRow = dict[str, Any]
 
 
 def sendable(message: Message) -> bool:
-    """Rows that are never sent: notes for people, system rows (the prompt is built apart), blank assistant
-    rows."""
+    """Return whether a row may be sent: excludes notes for people, system rows (the prompt is built
+    separately), and blank assistant rows."""
     if not message.wire or message.role == "system":
         return False
     return message.role != "assistant" or bool(message.tool_calls) or bool(message.text.strip())
 
 
 def opens_group(group: Sequence[Message], message: Message) -> bool:
-    """Does ``message`` start a run of its own after ``group``? A tool row never does."""
+    """Return whether ``message`` starts a new run after ``group``. A tool row never does."""
     if not group:
         return True
     if message.role == "user":
@@ -57,9 +58,9 @@ def valid_rows(
     shape: Callable[[Message], WireRow],
     extra: Callable[[Message, ToolCall], WireRow] = _nothing,
 ) -> list[WireRow]:
-    """One run as valid wire rows. ``shape`` makes the provider's form of one message, ``extra`` what a call
-    has besides; ``seen_ids`` are the call ids of the runs before, and is not changed (``call_ids`` of the
-    result are what to add)."""
+    """Return one run as valid wire rows. ``shape`` converts one message to the provider's form, ``extra``
+    returns additional fields of a call; ``seen_ids`` are the call ids of earlier runs, and is not changed
+    (add the result's ``call_ids`` to it)."""
     if not group:
         return []
     if group[0].role == "user":
@@ -89,7 +90,7 @@ def _assistant_rows(
     calls, answers, taken = [], [], set[str]()
     for number, (speaker, call) in enumerate(answered):
         if call.id not in results:
-            continue  # it has the id of a call before it, whose result it cannot share
+            continue  # same id as an earlier call, whose result it cannot share
         result = shape(results.pop(call.id))
         call_id = _unique(call.id or fallback_id(call, number), seen, taken)
         taken.add(call_id)
@@ -113,7 +114,7 @@ def _assistant_rows(
 
 
 def fallback_id(call: ToolCall, number: int) -> str:
-    """An id for a call that came without one: the same call gets the same id in every run."""
+    """Return an id for a call that came without one: the same call gets the same id in every run."""
     return (
         "call_"
         + hashlib.sha256(f"{call.name}|{call.arguments}|{number}".encode("utf-8", "replace")).hexdigest()[:16]
@@ -142,7 +143,7 @@ def _arguments(call: ToolCall) -> tuple[str, bool]:
 
 
 def _join_rows(rows: list[WireRow]) -> WireRow:
-    """Several rows of one role as one: texts joined by a blank line, lists of parts concatenated."""
+    """Join rows of one role: texts with a blank line between them, lists of parts concatenated."""
     if len(rows) == 1:
         return rows[0]
     first = dict(rows[0])
@@ -166,7 +167,7 @@ def as_parts(content: Any) -> list[Any]:
 
 
 def violations(rows: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Which of INV-01..08 the rows of one request break, in words; empty when none."""
+    """Describe which of INV-01..08 the rows of one request break; empty if none."""
     found: list[str] = []
     body = [row for row in rows if row.get("role") not in ("system", "developer")]
     if body and body[0].get("role") != "user":
@@ -215,26 +216,26 @@ def _row_violations(index: int, row: Mapping[str, Any]) -> list[str]:
     return found
 
 
-# A history that a caller supplies, in the forms in which vendors and other programs keep theirs.
+# Parse a history supplied by a caller, in the forms used by vendors and other programs.
 
 
 PROMPTS, SPEAKERS = ("system", "developer"), ("user", "assistant", "tool")
 THINKING = ("thinking", "redacted_thinking")
 LISTS = ("reasoning_details", "codex_reasoning_items", "codex_message_items")
 PLAIN = frozenset(("role", "content", "tool_calls", "tool_call_id", "name"))
-"""Keys of most rows. With a text, and calls without a vendor's own fields, such a row can be read only one
-way, regardless of its vendor."""
+"""Keys of most rows. If such a row has text, and calls without vendor fields, it can be read in only one way,
+regardless of its vendor."""
 
 
 @dataclass(frozen=True, slots=True)
 class SuppliedHistory:
-    """``prompt``: what the rows of the system at its beginning say; ``messages``: all others."""
+    """``prompt``: the text of the leading system rows; ``messages``: all other rows."""
 
     prompt: str
     messages: tuple[Message, ...]
 
     def with_prompt(self, system_message: str | None) -> str | None:
-        """Return what the caller says to the system: here, and in the history."""
+        """Return the caller's system prompt joined with that of the history."""
         texts = dict.fromkeys(text for text in (system_message, self.prompt) if text)
         return "\n\n".join(texts) or system_message
 
@@ -242,13 +243,13 @@ class SuppliedHistory:
 def read_history(
     rows: Iterable[Mapping[str, Any] | Message], runtime: Runtime, known: Sequence[Message] = ()
 ) -> SuppliedHistory:
-    """Read a caller's history; neither the list nor its rows are ever changed. What only its maker can read
-    (signatures, encrypted items, reasoning) is kept. Where a row does not say who made it, it was the model
-    that the agent runs on, ``runtime``, if that is what its family makes; else its maker is unknown.
-    ``known``: the rows of the session. As long as the history begins as they do, it has these very messages,
+    """Parse a caller's history; the list and its rows are never changed. Parts that only their issuer can
+    read (signatures, encrypted items, reasoning) are kept. If a row does not name its issuer, it is the model
+    that the agent runs on, ``runtime``, provided that its family produces such parts; else it is unknown.
+    ``known``: the rows of the session. As long as the history begins with them, these very messages are used,
     so that they are neither stored nor written for the wire again.
 
-    Raises ``ConfigError`` for a row that is no message, and for one of the system behind others."""
+    Raises ``ConfigError`` for a row that is not a message, and for a system row after other rows."""
     family, issuer = runtime_family(runtime), issuer_of(runtime)
     messages, at = [], 0
     with without_collection():
@@ -270,9 +271,9 @@ def read_history(
 
 
 def _read(row: Any, old: Message | None, family: ReasoningFamily, issuer: str) -> Message:
-    """The message that a row is: ``old`` where that would be read of it again."""
+    """Return the message of a row: ``old`` if parsing would give the same message again."""
     if old is None or not isinstance(old.content, TEXT) or old.blocks or any(map(_extra, old.tool_calls)):
-        return _message(row, family, issuer)  # numbers may be equal and written otherwise
+        return _message(row, family, issuer)  # equal numbers may be written differently
     as_stored = old.to_dict()
     if row == as_stored and (old.reasoning is None or old.issuer is not None):
         return old
@@ -325,7 +326,7 @@ def _message(row: Any, family: ReasoningFamily, issuer: str) -> Message:
 
 
 def _blocks(row: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    """The parts stored in separate fields, as blocks."""
+    """Return the parts stored in separate fields, as blocks."""
     blocks: list[Mapping[str, Any]] = []
     for name in LISTS:
         given = row.get(name)
@@ -339,7 +340,7 @@ def _blocks(row: Mapping[str, Any]) -> list[Mapping[str, Any]]:
 
 
 def _with_call_ids(messages: Iterable[Message]) -> Iterable[Message]:
-    """Results that name the item of a call are made to name the call."""
+    """Make results that name the item of a call name the call."""
     calls: dict[str | None, str] = {}
     for message in messages:
         for call in message.tool_calls:

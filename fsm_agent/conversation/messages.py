@@ -16,18 +16,18 @@ from fsm_agent.support.texts import clean, portable
 
 Role = Literal["system", "user", "assistant", "tool"]
 AGENT_NAME = "agent"
-"""What an agent is called that was given no name."""
+"""The name of an agent that was not given one."""
 ROLES: tuple[str, ...] = get_args(Role)
 Content = str | Sequence[Part] | None
-# Kinds in a tuple, and dict before Mapping, because a history of thousands of rows is checked with them.
+# Types in a tuple, and dict before Mapping, because histories of thousands of rows are checked with them.
 TEXT, CONTENT = (str, type(None)), (str, list, type(None))
 
 
 @dataclass(frozen=True, slots=True)
 class ToolCall:
-    """One call as the model wrote it. ``arguments`` is the raw JSON text, not yet checked. ``id`` is what its
-    result answers, ``item_id`` what the Responses API calls the item besides; ``extra`` is a vendor's own,
-    for the issuer of the message."""
+    """One call as the model wrote it. ``arguments``: the raw JSON text, not yet checked. ``id``: referenced
+    by the result; ``item_id``: an additional id in the Responses API; ``extra``: a vendor's own fields, for
+    the issuer of the message."""
 
     id: str
     name: str
@@ -36,7 +36,7 @@ class ToolCall:
     extra: Mapping[str, Any] | None = field(default=None, hash=False)
 
     def cleaned(self) -> ToolCall:
-        """Return the call as ``ModelReply.cleaned`` has it."""
+        """Return the call cleaned as in ``ModelReply.cleaned``."""
         id, name, arguments, item_id = map(clean, (self.id, self.name, self.arguments, self.item_id))
         extra = self.extra if self.extra is None or portable(self.extra) else None
         return ToolCall(id, name, arguments, item_id, extra)
@@ -54,12 +54,12 @@ class ToolCall:
 class Message:
     """One row of a transcript.
 
-    ``reasoning``, ``name`` and ``finish_reason`` are bookkeeping and not sent. ``sent`` is what goes out
-    instead of ``content``: the preview of a long result, the user's text with injected context.
-    ``interrupted`` marks text that was cut by the user. ``wire`` is false for a row that tells people why a
-    turn failed and is never sent to a model. ``summary`` marks a row that replaces rows before it.
-    ``blocks`` keeps a provider's own reasoning items verbatim. ``issuer``: the model that made ``reasoning``,
-    ``blocks`` and other fields of its vendor, ``None`` when unknown; then they are kept and never sent."""
+    ``reasoning``, ``name`` and ``finish_reason`` are bookkeeping and not sent. ``sent`` replaces ``content``
+    in requests: the preview of a long result, the user's text with injected context. ``interrupted`` marks
+    text that was cut by the user. ``wire`` is false for a row that tells people why a turn failed and is
+    never sent to a model. ``summary`` marks a row that replaces rows before it. ``blocks`` keeps a provider's
+    own reasoning items verbatim. ``issuer``: the model that made ``reasoning``, ``blocks`` and other vendor
+    fields; if it is ``None`` (unknown), they are kept but never sent."""
 
     role: Role
     content: Content = None
@@ -83,20 +83,20 @@ class Message:
         return "\n".join(str(part["text"]) for part in self.content or () if part.get("type") == "text")
 
     def made_by(self, issuer: str | None) -> Message:
-        """Return the row with the name of who made it, if anything in it is for its maker only."""
+        """Return the row with its issuer, if any of its parts are only for its issuer."""
         opaque = self.reasoning or self.blocks or any(call.extra for call in self.tool_calls)
         return replace(self, issuer=issuer) if opaque else self
 
     @property
     def said(self) -> str:
-        """The text sent for the row: its own, and a line for each part that is not text."""
+        """The text sent for the row, with a line for each part that is not text."""
         if self.sent is None:
             return said_of(self.content)
         others = () if isinstance(self.content, str | None) else self.content
         return "\n".join(filter(None, (self.sent, said_of([part for part in others if kind_of(part)]))))
 
     def followed_by(self, text: str) -> Message:
-        """The row as it goes out, with a text behind what is in it."""
+        """Return the row as it is sent, with text appended."""
         if self.sent is not None:
             return replace(self, sent=f"{self.sent}\n\n{text}")
         if isinstance(self.content, str | None):
@@ -104,7 +104,7 @@ class Message:
         return replace(self, content=[*self.content, {"type": "text", "text": text}])
 
     def reworded(self, words: Callable[[Part], str]) -> Message:
-        """The row with a text in place of each other part for which ``words`` has one."""
+        """Return the row with each non-text part replaced by ``words(part)``, unless that is empty."""
         if isinstance(self.content, str | None):
             return self
         texts = [words(part) if kind_of(part) else "" for part in self.content]
@@ -118,7 +118,7 @@ class Message:
         return replace(self, content=content, sent=sent)
 
     def to_dict(self) -> dict[str, Any]:
-        """The row as a plain dict, without fields that are empty."""
+        """Return the row as a plain dict, without empty fields."""
         row: dict[str, Any] = {"role": self.role, "content": self.content}
         if self.tool_calls:
             row["tool_calls"] = [call.to_dict() for call in self.tool_calls]
@@ -146,7 +146,7 @@ class Message:
 
     @classmethod
     def from_dict(cls, row: Mapping[str, Any]) -> Message:
-        """Read a row as a caller or a store gives it. Raises ``ConfigError`` for a row that is no message."""
+        """Parse a row from a caller or a store. Raises ``ConfigError`` for a row that is not a message."""
         if not isinstance(row, (dict, Mapping)) or row.get("role") not in ROLES:
             raise ConfigError("not a message", row, f"a mapping with role in {', '.join(ROLES)}")
         content = row.get("content")
@@ -232,12 +232,12 @@ Finish = Literal["stop", "length", "tool_calls", "content_filter", "incomplete"]
 
 @dataclass(frozen=True, slots=True)
 class ModelReply:
-    """What one request brought back, whatever the wire.
+    """The reply to one request, on any wire.
 
-    ``text`` is as received (inline reasoning tags not yet stripped). ``finish`` is ``None`` when the stream
-    ended without saying why; ``cut`` says that the connection broke after something was delivered. ``usage``
-    is ``None`` when the provider did not report any: unknown is not zero. ``changed_by``: hooks that changed
-    it; not ``sent``: a hook gave it in the place of a model."""
+    ``text`` is as received (inline reasoning tags not yet stripped). ``finish`` is ``None`` if the stream
+    ended without a reason; ``cut``: the connection broke after something was delivered. ``usage`` is ``None``
+    if the provider did not report any: unknown is not zero. ``changed_by``: hooks that changed the reply;
+    ``sent`` is false if a hook supplied it in place of a model."""
 
     text: str = ""
     reasoning: str = ""
@@ -252,8 +252,8 @@ class ModelReply:
     sent: bool = True
 
     def cleaned(self) -> ModelReply:
-        """Return the reply as it can be stored, sent and shown: all text is Unicode, and of what is kept
-        verbatim for its maker only what any reader of JSON takes."""
+        """Return the reply in a form that can be stored, sent and shown: all text is valid Unicode, and
+        verbatim vendor parts are kept only if any JSON reader accepts them."""
         return replace(
             self,
             text=clean(self.text),
@@ -267,8 +267,7 @@ class ModelReply:
 
 @dataclass(frozen=True, slots=True)
 class StoredPrompt:
-    """The system prompt of a session: the bytes that are sent, and a digest of every input they were made
-    from, by the layer's name."""
+    """The system prompt of a session: the bytes that are sent, and a digest of each input by layer name."""
 
     text: str
     inputs: Mapping[str, str]
@@ -282,7 +281,7 @@ IN_DOUBT = (
 
 
 def unanswered_calls(rows: Sequence[Message]) -> list[ToolCall]:
-    """Calls of the last assistant row that have no result yet."""
+    """Return the calls of the last assistant row that have no result yet."""
     answered = set()
     for row in reversed(rows):
         if row.role == "tool":

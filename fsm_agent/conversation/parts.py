@@ -1,10 +1,10 @@
-"""Content parts: text, images, audio and files, in one form however they were given.
+"""Content parts: text, images, audio and files, in one stored form however they were given.
 
-``ImagePart``, ``AudioPart`` and ``FilePart`` are what a caller writes; a string is text. ``part_of`` also
-reads the parts of the three wires as their vendors document them. What is stored is a plain mapping in the
-form of chat completions with a few keys more: ``name`` says what the part is called, ``text`` of a file is
-what a model reads that takes no files, ``file_url`` and ``file_id`` say where a part is that is not in the
-conversation. A stored mapping may lack anything: what looks at one takes it as it is."""
+Callers write ``ImagePart``, ``AudioPart``, ``FilePart``, or a string for text. ``part_of`` also reads the
+parts of the three wires as their vendors document them. The stored form is a plain mapping as in chat
+completions, with a few more keys: ``name`` is the name of the part, ``text`` of a file is for models that
+cannot read files, ``file_url`` and ``file_id`` locate a part outside the conversation. A stored mapping may
+lack any key; readers must tolerate that."""
 
 # Tool images are stored whole. A resumed session must send the same bytes, and the store must equal the
 # returned messages, so a verbal summary is not enough.
@@ -27,25 +27,25 @@ from fsm_agent.support.texts import clean, one_line
 Part = Mapping[str, Any]
 Kind = Literal["image", "audio", "file"]
 Carrier = Literal["data", "url", "id"]
-"""How a part is there: as its bytes, as an address, or as the id of what was uploaded to a vendor."""
+"""How a part is carried: as its bytes, as an address, or as the id of an upload to a vendor."""
 Source = str | bytes | os.PathLike[str]
 PDF = "application/pdf"
 AUDIO_FORMATS = {"audio/wav": "wav", "audio/mpeg": "mp3"}
-"""What chat completions take, by media type."""
+"""The audio types that chat completions accept, by media type."""
 OTHERS_BLOCKS = ("thinking", "redacted_thinking", "reasoning", "reasoning.text", "reasoning.encrypted")
-"""Blocks of a history that are no parts; they are left as they are."""
+"""Blocks of a history that are not content parts; they are left unchanged."""
 IMAGE_CHARS = 6_000
-"""What an image counts in characters, whatever its bytes: 1,500 tokens."""
+"""Characters that an image counts for, whatever its bytes: 1,500 tokens."""
 BYTES_PER_CHAR = 16
-"""Of the base64 of audio and files, for one character of an estimate: a page of a PDF takes some 100 KB and
-2,000 tokens, a second of MP3 takes 20 KB and 30."""
+"""Base64 characters of audio and files per estimated character: a page of a PDF takes some 100 KB and 2,000
+tokens, a second of MP3 takes 20 KB and 30."""
 _KINDS: Mapping[str, Kind] = {"image_url": "image", "input_audio": "audio", "file": "file"}
 _CARRYING: Mapping[Kind, str] = {"image": "url", "audio": "data", "file": "file_data"}
-"""The key of a part's body that its bytes are under."""
+"""The key of a part's body that contains its bytes."""
 _ADDRESSES = ("http://", "https://")
 _LONGEST_NAME = 120
 _LONGEST_HEAD = 200
-"""Characters of a data address in which its data begins."""
+"""Maximum characters of a data address before its data."""
 _BEGINNINGS = (
     (b"\x89PNG\r\n\x1a\n", "image/png"), (b"\xff\xd8\xff", "image/jpeg"), (b"GIF8", "image/gif"),
     (b"BM", "image/bmp"), (b"II*\x00", "image/tiff"), (b"MM\x00*", "image/tiff"), (b"%PDF-", PDF),
@@ -63,15 +63,15 @@ _SAME = {
 
 @dataclass(frozen=True, slots=True)
 class ImagePart:
-    """An image: a path, an http(s) or data address, or its bytes. ``detail``: how closely a vendor that asks
-    should look (``auto``, ``low``, ``high``)."""
+    """An image: a path, an http(s) or data address, or its bytes. ``detail``: how closely the model should
+    look, for vendors with such an option (``auto``, ``low``, ``high``)."""
 
     source: Source
     name: str = ""
     detail: str = ""
 
     def part(self) -> Part:
-        """Return the part as it is stored. Raises ``ConfigError`` for a file that cannot be read."""
+        """Return the part in stored form. Raises ``ConfigError`` for an unreadable file."""
         url, name = _load_address(self.source, self.name, "image")
         return _image(url, name, self.detail)
 
@@ -84,43 +84,42 @@ class AudioPart:
     name: str = ""
 
     def part(self) -> Part:
-        """Return the part as it is stored. Raises ``ConfigError`` for a file that cannot be read, and for
-        audio of another type."""
+        """Return the stored form. Raises ``ConfigError`` for an unreadable file or another audio type."""
         url, name = _load_address(self.source, self.name, "audio")
         return _audio(url, name)
 
 
 @dataclass(frozen=True, slots=True)
 class FilePart:
-    """A PDF or a text: a path, an http(s) or data address, or its bytes. A text becomes a text, an image or
-    audio a part of its own kind."""
+    """A PDF or a text: a path, an http(s) or data address, or its bytes. A text file becomes a text part, an
+    image or audio file a part of its own kind."""
 
     source: Source
     name: str = ""
 
     def part(self) -> Part:
-        """Return the part as it is stored. Raises ``ConfigError`` for a file that cannot be read, and for one
-        that is neither of these."""
+        """Return the part in stored form. Raises ``ConfigError`` for a file that is unreadable or of any
+        other type."""
         url, name = _load_address(self.source, self.name, "file")
         return _file(url, name)
 
 
-# What a part is
+# Properties of a part
 
 
 def kind_of(part: Part) -> Kind | None:
-    """Return which kind a stored part is of, ``None`` for text and for what is no part."""
+    """Return the kind of a stored part, ``None`` for text and for anything that is not a part."""
     return _KINDS.get(str(part.get("type")))
 
 
 def body_of(part: Part) -> Part:
-    """Return what is below the part's own key; an address alone is allowed there."""
+    """Return the body under the part's own key; a bare address is allowed there."""
     body = part.get(str(part.get("type")))
     return body if isinstance(body, Mapping) else {"url": body}
 
 
 def data_of(part: Part) -> tuple[str, str]:
-    """Return (media type, base64) of a part that has its bytes with it, else two empty texts."""
+    """Return (media type, base64) of a part that contains its bytes, else two empty strings."""
     inside = _inside(part)
     if kind_of(part) == "audio":
         return f"audio/{body_of(part).get('format', '')}".replace("mp3", "mpeg"), inside
@@ -132,7 +131,7 @@ def data_of(part: Part) -> tuple[str, str]:
 
 
 def carrier_of(part: Part) -> Carrier | None:
-    """Return how the part is there, ``None`` for one of which only its text or its name is left."""
+    """Return how the part is carried, ``None`` if only its text or its name is left."""
     body, inside = body_of(part), _inside(part)
     if inside.startswith("data:") and ";base64," in inside[:_LONGEST_HEAD]:
         return "data"
@@ -144,19 +143,19 @@ def carrier_of(part: Part) -> Carrier | None:
 
 
 def _inside(part: Part) -> str:
-    """What carries the bytes of a part, if anything does."""
+    """Return the field that contains the bytes of a part, if any."""
     kind = kind_of(part)
     return "" if kind is None else str(body_of(part).get(_CARRYING[kind]) or "")
 
 
 def size_of(part: Part) -> int:
-    """Return the bytes that a part has with it."""
+    """Return the number of bytes that a part contains."""
     return len(data_of(part)[1].rstrip("=")) * 3 // 4
 
 
 def text_of_file(part: Part) -> str:
-    """Return what a model reads of a file that it cannot be given: a heading and the file's text, or nothing
-    when its text is not known."""
+    """Return the text that replaces a file for a model that cannot read it: a heading and the file's text, or
+    an empty string if the text is unknown."""
     text = part.get("text") if kind_of(part) == "file" else None
     return f"[{name_part(part)}, its text:]\n{text}" if isinstance(text, str) and text.strip() else ""
 
@@ -179,8 +178,7 @@ def name_part(part: Part) -> str:
 
 
 def text_only(content: Any) -> str:
-    """Return a message's content for a text-only reader: its texts, and a line in brackets for each part
-    that is not text."""
+    """Return a message's content as text: its texts, and a line in brackets for each other part."""
     if isinstance(content, str):
         return content
     return "\n".join(_lines(content if isinstance(content, Sequence) else ()))
@@ -197,7 +195,7 @@ def _lines(parts: Sequence[Any]) -> Iterator[str]:
 
 
 def weight(part: Part) -> int:
-    """Return what a part counts in characters of an estimate: the most that any wire makes of it."""
+    """Return the estimated size of a part in characters: its maximum on any wire."""
     kind, text = kind_of(part), part.get("text")
     if kind is None:
         return len(text) if isinstance(text, str) else 0
@@ -219,7 +217,7 @@ def _size(count: int) -> str:
 
 
 def part_of(given: Any) -> Part:
-    """Return one part as it is stored: of a string, of our own classes, or of a mapping in the form of chat
+    """Return one part in stored form, given as a string, one of our classes, or a mapping in the form of chat
     completions, the Responses API or the Messages API. Raises ``ConfigError`` for everything else."""
     if isinstance(given, str):
         return {"type": "text", "text": given}
@@ -242,8 +240,7 @@ def part_of(given: Any) -> Part:
 
 
 def parts_of(content: Any) -> Any:
-    """Return a message's content with each of its parts as it is stored; text stays text. Raises
-    ``ConfigError``."""
+    """Return a message's content with each part in stored form; text stays text. Raises ``ConfigError``."""
     if content is None or isinstance(content, str):
         return content
     single = isinstance(content, Mapping | ImagePart | AudioPart | FilePart)
@@ -264,7 +261,7 @@ def _text(given: Part) -> Part:
 
 
 def _image_of(given: Part) -> Part:
-    """``image_url`` of chat completions, ``input_image`` of Responses."""
+    """Parse ``image_url`` of chat completions or ``input_image`` of Responses."""
     body = given.get("image_url")
     body = body if isinstance(body, Mapping) else {"url": body}
     name, detail = str(given.get("name") or ""), str(body.get("detail") or given.get("detail") or "")
@@ -285,7 +282,7 @@ def _audio_of(given: Part) -> Part:
 
 
 def _file_of(given: Part) -> Part:
-    """``file`` of chat completions, ``input_file`` of Responses."""
+    """Parse ``file`` of chat completions or ``input_file`` of Responses."""
     body = given.get("file") if given["type"] == "file" else given
     body = body if isinstance(body, Mapping) else {}
     name = str(body.get("filename") or given.get("name") or "")
@@ -299,7 +296,7 @@ def _file_of(given: Part) -> Part:
 
 
 def _of_source(given: Part) -> Part:
-    """``image`` and ``document`` of the Messages API."""
+    """Parse ``image`` or ``document`` of the Messages API."""
     source, name = given.get("source"), str(given.get("title") or given.get("name") or "")
     source, image = source if isinstance(source, Mapping) else {}, given["type"] == "image"
     match source.get("type"):
@@ -387,17 +384,18 @@ def _file(url: str, name: str) -> Part:
 
 
 def _as_text_part(text: str, name: str) -> Part:
-    """A file of text is text: every model reads it, and it is searched and shortened as any other."""
+    """Return a text file as a text part: every model reads it, and it is searched and shortened like any
+    other."""
     return {"type": "text", "text": f"[{_display_name('file', name).removeprefix('the ')}]\n{text}"}
 
 
 def image_of(part: Part, media_type: str, data: bytes) -> Part:
-    """Return the image with other bytes."""
+    """Return the image with new bytes."""
     return {**part, "image_url": {**body_of(part), "url": _data_url(media_type, data)}}
 
 
 def _load_address(source: Source, name: str, kind: Kind) -> tuple[str, str]:
-    """(an address, a name) of what a caller gave."""
+    """Return the address and name of a caller's source."""
     if isinstance(source, str) and source.startswith(("data:", *_ADDRESSES)):
         return source, name
     if isinstance(source, bytes):
@@ -415,8 +413,8 @@ def _load_address(source: Source, name: str, kind: Kind) -> tuple[str, str]:
 
 
 def _address(url: Any, kind: str, name: str) -> str:
-    """Raises ``ConfigError`` for what is neither data nor on the web: a mapping may come from anywhere, so it
-    names no file of this machine."""
+    """Return the address if it is data or on the web. Raises ``ConfigError`` otherwise: a mapping may come
+    from anywhere, so it must not name a file of this machine."""
     if isinstance(url, str) and url.startswith("data:"):
         return url
     try:
@@ -430,7 +428,7 @@ def _address(url: Any, kind: str, name: str) -> str:
 
 
 def _decode_data_url(url: str, kind: Kind, name: str) -> tuple[bytes, str]:
-    """(bytes, media type as it was said) of a data address. Raises ``ConfigError``."""
+    """Return the bytes and the declared media type of a data address. Raises ``ConfigError``."""
     head, comma, text = url.removeprefix("data:").partition(",")
     declared, *marks = head.lower().split(";")
     try:
@@ -447,7 +445,7 @@ def _decode_data_url(url: str, kind: Kind, name: str) -> tuple[bytes, str]:
 
 
 def _media_type(data: bytes, declared: str, name: str) -> str:
-    """By the first bytes, else as it was said, else by the name."""
+    """Detect the media type by the first bytes, else by the declared type, else by the name."""
     for beginning, found in _BEGINNINGS:
         if data.startswith(beginning):
             return found
@@ -487,5 +485,5 @@ def _with_name(part: dict[str, Any], name: str) -> Part:
 
 
 def _drop_empty(**values: str) -> dict[str, str]:
-    """Only those that are not empty."""
+    """Return only the non-empty values."""
     return {key: clean(value) for key, value in values.items() if value}

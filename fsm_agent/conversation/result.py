@@ -1,4 +1,4 @@
-"""What a turn gives back. One constructor, all fields always present."""
+"""The result of a turn. One constructor, all fields always present."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ from fsm_agent.conversation.token_meter import tokens_of
 from fsm_agent.support.texts import one_line
 
 # ----------------------------------------------------------------------------------------------------
-# A conversation that goes from one agent to another: who handed it to whom, and what the next one is
+# A conversation that is handed from one agent to another: who handed it to whom, and what the next agent is
 # told.
 
 
 NAME = r"[a-zA-Z0-9_-]{1,48}"
-"""What an agent may be called: tools are called after it."""
+"""Valid names of agents: tools are named after agents."""
 TOLD = (
     "[From this program and not from the user: {agent} has handed this conversation over to {to}, which is"
     " you. Continue with what the user asked for.{note}]"
 )
 TRANSFER = "transfer_to_"
-"""How the names of tools begin that hand a conversation over."""
+"""Prefix of the tools that hand a conversation over."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,8 +44,8 @@ class HandoffStep:
 
     @property
     def message(self) -> str:
-        """Return what the next turn begins with. A model wrote the note, so it is marked as data."""
-        from fsm_agent.support.untrusted import wrap_untrusted  # here, because few conversations need it
+        """The first message of the next turn. A model wrote the note, so it is marked as data."""
+        from fsm_agent.support.untrusted import wrap_untrusted  # few conversations need it
 
         note = self.note.strip()
         told = TOLD.format(agent=self.agent, to=self.to, note=" Its note follows." if note else "")
@@ -53,8 +53,8 @@ class HandoffStep:
 
 
 def way_of(stored: Any) -> tuple[HandoffStep, ...]:
-    """Read the way of a conversation as it is stored; nothing when it is no such list, or has names that no
-    agent can have: it may have come in a file."""
+    """Parse the stored handoffs of a conversation; empty if the list is malformed or contains names that
+    agents cannot have: it may have come in a file."""
     try:
         way = tuple(HandoffStep(**one) for one in stored)
     except TypeError:
@@ -65,13 +65,13 @@ def way_of(stored: Any) -> tuple[HandoffStep, ...]:
 
 
 def next_turn_id(session_id: str, turn_id: str) -> str:
-    """Return the id of the turn that follows a handover. It does not depend on the process that begins the
-    turn, so that it begins only once."""
+    """Return the id of the turn that follows a handoff. It does not depend on the process that begins the
+    turn, so the turn begins only once."""
     return f"{session_id}-{_follows(turn_id)}"
 
 
 def is_next_turn(turn_id: str, before: str) -> bool:
-    """Say whether a turn was begun because the turn ``before`` handed the conversation over."""
+    """Return whether a turn was begun because the turn ``before`` handed the conversation over."""
     return turn_id.endswith(f"-{_follows(before)}")
 
 
@@ -80,11 +80,11 @@ def _follows(turn_id: str) -> str:
 
 
 # ----------------------------------------------------------------------------------------------------
-# How a turn can end: the closed set of exit reasons, and which of the four outcomes each one is.
+# How a turn can end: the closed set of exit reasons, and the outcome of each.
 
 
 class Outcome(StrEnum):
-    """Exactly one of these is true of an ended turn."""
+    """The outcome of an ended turn; exactly one applies."""
 
     COMPLETED = "completed"
     FAILED = "failed"
@@ -93,7 +93,7 @@ class Outcome(StrEnum):
 
 
 class ExitReason(StrEnum):
-    """Why a turn ended. Closed: the transition table may name no other."""
+    """Why a turn ended. Closed: the transition table cannot name any other."""
 
     TEXT_RESPONSE = "text_response"
     PRIOR_CONTENT_USED = "prior_content_used"
@@ -131,7 +131,7 @@ class ExitReason(StrEnum):
 
     @property
     def outcome(self) -> Outcome:
-        """Return how well a turn has ended that ends with this reason."""
+        """The outcome of a turn that ends with this reason."""
         return _OUTCOMES[self]
 
 
@@ -189,7 +189,7 @@ Out = TypeVar("Out", default=Any, covariant=True)
 
 
 SHOWN = 200
-"""Characters of an answer in the short form of a result."""
+"""Maximum characters of the answer in the ``repr`` of a result."""
 OptionalText = Literal[
     "final_response", "error", "failure_class", "last_reasoning", "cost_source", "base_url",
     "parent_session_id", "interrupt_message",
@@ -223,7 +223,7 @@ class TurnUsage(BaseModel):
 
     @classmethod
     def of(cls, usage: Usage) -> TurnUsage:
-        """Make it of what was counted."""
+        """Convert a ``Usage``."""
         return cls(
             input=usage.input,
             output=usage.output,
@@ -236,8 +236,8 @@ class TurnUsage(BaseModel):
 
 
 class ChildTurn(BaseModel):
-    """A turn that a tool of its parent started: how it ended, and what it took, which is not in its parent's
-    figures. ``outcome`` is ``None`` for one that has not ended. ``agent``: whose turn it was."""
+    """A turn started by a tool of its parent: how it ended, and its usage, which is not in its parent's
+    figures. ``outcome`` is ``None`` if it has not ended. ``agent``: the agent that ran it."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -268,25 +268,24 @@ class TurnResult(BaseModel, Generic[Out]):
     """The result of one turn; readable like a dict. Exactly one of completed, failed, partial, interrupted is
     true.
 
-    ``api_calls`` counts iterations, ``attempts`` the requests really sent, summaries included. A request
+    ``api_calls`` counts iterations, ``attempts`` the requests actually sent, summaries included. A request
     counts from the moment its first byte is handed to the connection, so ``attempts`` is never less than what
-    the providers received; calls that were under way when a process died count too, as they may have arrived.
-    ``tried`` also counts those that never left, because nothing answered at the address.
+    the providers received; calls in flight when a process died count too, as they may have arrived. ``tried``
+    also counts requests that were never sent because nothing answered at the address.
 
     Token fields are this turn's sums over every response (0 with ``usage_known`` false when the provider
-    reported none). ``estimated_cost_usd`` is what the reported tokens cost where ``cost_status`` is
-    ``estimated``, by the prices of ``cost_source``; ``None`` where nothing is paid by the token
-    (``included``), or where a price is not known (``unknown``). ``error`` and ``failure_class`` are ``None``
-    for a turn that went well. ``limit``: the limit in money, tokens or time that ended the turn, with the
-    fields of ``LimitReached``.
+    reported none). ``estimated_cost_usd`` is the cost of the reported tokens if ``cost_status`` is
+    ``estimated``, by the prices of ``cost_source``; ``None`` if tokens cost nothing (``included``) or a price
+    is unknown (``unknown``). ``error`` and ``failure_class`` are ``None`` for a successful turn. ``limit``:
+    the limit in money, tokens or time that ended the turn, with the fields of ``LimitReached``.
 
-    ``output``: the answer as a value of the type that was asked for; without one, the text. ``None`` for a
-    turn that ended without such an answer; then ``error`` says why.
+    ``output``: the answer as a value of the requested type; without one, the text. ``None`` for a turn that
+    ended without such an answer; then ``error`` is the reason.
 
-    ``bugs``: the tracebacks of bugs in tools and in the engine, without keys, also of a turn that went well.
+    ``bugs``: the tracebacks of bugs in tools and in the engine, without keys, even of a successful turn.
 
-    ``stored``: question, answer and what was done are in the store; where they are not, the last of
-    ``cleanup_errors`` says why, and the session's next turn in this process tries again."""
+    ``stored``: whether question, answer and actions are in the store; if not, the last of ``cleanup_errors``
+    is the reason, and the session's next turn in this process tries again."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -344,11 +343,11 @@ class TurnResult(BaseModel, Generic[Out]):
 
     @field_serializer("output", when_used="json")
     def _plain(self, value: Any) -> Any:
-        """What an output function returns may be anything."""
+        """Serialize the output, which may be any value that an output function returns."""
         return to_jsonable_python(value, fallback=str)
 
     def __repr__(self) -> str:
-        """How it ended, the beginning of its answer, and where to find the rest: one line."""
+        """Describe the outcome, the beginning of the answer, and where to find the rest in one line."""
         outcome = next(one for one in ("completed", "failed", "partial", "interrupted") if self[one])
         answer = one_line(self.final_response or self.error or "", SHOWN)
         return f"TurnResult({outcome}, {self.turn_exit_reason.value}, {answer!r}, turn_id={self.turn_id!r})"
@@ -373,7 +372,7 @@ class TurnResult(BaseModel, Generic[Out]):
         return getattr(self, name)
 
     def get(self, name: str, default: Any = None) -> Any:
-        """Return a field by its name, as a mapping does; ``default`` for an unknown one."""
+        """Return a field by its name, as a mapping does; ``default`` for an unknown name."""
         return getattr(self, name) if name in type(self).model_fields else default
 
     def __contains__(self, name: object) -> bool:
@@ -385,19 +384,18 @@ class TurnResult(BaseModel, Generic[Out]):
 
 
 def words_of_model(result: Mapping[str, Any] | TurnResult[Any]) -> str:
-    """Return the final text of a result where a model said it: nothing where it only says how the turn
-    ended."""
+    """Return the final text of a result if it came from a model; empty if it only says how the turn ended."""
     text, error = result["final_response"] or "", result["error"] or ""
     return "" if error.startswith(text) else text
 
 
 # ----------------------------------------------------------------------------------------------------
-# What a request is taken to have used when its provider did not say.
+# Estimated usage of a request whose provider did not report any.
 
 
 def estimate_usage(request: ModelRequest, reply: ModelReply | Failure | Cancelled) -> Usage:
-    """Return the estimate of its prompt, and of what had arrived of its reply; nothing for a request that did
-    not leave, and for one that a provider refused."""
+    """Estimate the usage from the prompt and the part of the reply that arrived; zero for a request that was
+    not sent, and for one that a provider refused."""
     match reply:
         case Failure(kind="http") | Failure(sent=False) | Cancelled(sent=False):
             return NO_USAGE

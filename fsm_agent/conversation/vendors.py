@@ -1,5 +1,5 @@
-"""What vendors' models do in ways of their own: reasoning that only its maker takes back, and tools that a
-provider runs itself. Each is a table, whose first row that fits a model counts."""
+"""Vendor-specific behavior of models: reasoning that only its issuer accepts back, and hosted tools. Each is
+a table, of which the first matching row applies."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from fsm_agent.settings import HostedName
 from fsm_agent.support.texts import one_line
 
 # ----------------------------------------------------------------------------------------------------
-# Which providers produce reasoning in which form, and what each of them takes back.
+# Which providers produce reasoning in which form, and what each of them accepts back.
 #
-# A reply has parts that only its maker can read: signatures, encrypted items, thought signatures,
-# reasoning. The message that holds them names its maker (``Message.issuer``). They are returned unchanged
-# to that issuer only (BUILD-09). The rows follow the vendors' published wires, which change without notice.
-# (Why: decision 90.)
+# A reply has parts that only its issuer can read: signatures, encrypted items, thought signatures, reasoning.
+# The message that contains them names the issuer (``Message.issuer``). They are returned unchanged, and only
+# to that issuer (BUILD-09). The rows follow the vendors' published wires, which change without notice. (Why:
+# decision 90.)
 
 
 Replay = Literal["nothing", "text", "chunks", "details", "extras", "signed", "unsigned", "items"]
@@ -28,23 +28,23 @@ Replay = Literal["nothing", "text", "chunks", "details", "extras", "signed", "un
 
 @dataclass(frozen=True, slots=True)
 class ReasoningFamily:
-    """Models, or servers, that give reasoning in the same form and take it back in the same way.
+    """Models or servers that produce reasoning in the same form and accept it back in the same form.
 
-    ``mode``: the wire. ``providers`` and ``models`` say who belongs to it: names of profiles, parts of
-    models' names; empty for all. ``replay``: what goes back.
+    ``mode``: the wire. ``providers`` and ``models``: its members, as names of profiles and parts of models'
+    names; empty for all. ``replay``: what is sent back:
 
-    - ``text``: the text of the reasoning, in the ``field`` of the assistant row; ``required``: the field has
-      to be there, with a blank where there is nothing to say.
-    - ``chunks``: the text, as a part of the content before what was said.
+    - ``text``: the text of the reasoning, in the ``field`` of the assistant row; ``required``: the field must
+      be present, with a blank if there is no reasoning.
+    - ``chunks``: the text, as a part of the content before the answer.
     - ``details``: the list ``reasoning_details``.
-    - ``extras``: ``extra_content`` of calls and rows; ``stand_in``: the signature that the first call of a
-      round gets when its maker was another.
-    - ``signed``: thinking blocks with their signatures, and as text what was not signed; ``unsigned``:
-      thinking blocks without.
-    - ``items``: encrypted reasoning, and the phase that a text was said in.
+    - ``extras``: ``extra_content`` of calls and rows; ``stand_in``: the signature for the first call of a
+      round that another model made.
+    - ``signed``: thinking blocks with their signatures; unsigned ones as text. ``unsigned``: thinking blocks
+      without signatures.
+    - ``items``: encrypted reasoning, and the phase of a text.
 
-    ``by_model``: only the same model takes it back; else every model at the same address does. ``id_length``:
-    letters and digits that the id of a call must have, where it matters; other ids are replaced."""
+    ``by_model``: only the same model accepts it back; else every model at the same address does.
+    ``id_length``: required letters and digits of a call's id, if any; other ids are replaced."""
 
     name: str
     mode: ApiMode
@@ -61,7 +61,7 @@ class ReasoningFamily:
 _CHAT: ApiMode = "chat_completions"
 _MESSAGES: ApiMode = "anthropic_messages"
 GEMINI_STAND_IN = "skip_thought_signature_validator"
-"""What Google says to send for a call that no model of theirs has made."""
+"""Google's documented signature for a call that was not made by a Gemini model."""
 
 FAMILIES: tuple[ReasoningFamily, ...] = (
     ReasoningFamily("anthropic", _MESSAGES, "signed", providers=("anthropic",)),
@@ -87,19 +87,19 @@ FAMILIES: tuple[ReasoningFamily, ...] = (
     ReasoningFamily("llama.cpp", _CHAT, "text", providers=("llamacpp",), field="reasoning_content"),
     ReasoningFamily("chat", _CHAT, "nothing"),
 )
-"""The first that fits counts."""
+"""The first match applies."""
 
 
 @cache
 def family_of(mode: ApiMode, provider: str = "", model: str = "") -> ReasoningFamily:
-    """Return the family of a model. ``provider``: the known provider whose manners its own has."""
+    """Return the family of a model. ``provider``: its provider, or the one whose manners it has."""
     return next(family for family in FAMILIES if _fits(family, mode, provider, model))
 
 
 @lru_cache(maxsize=64)
 def issuer_of(runtime: Runtime) -> str:
-    """Return who makes what this model says, as messages name it: provider and address, and the model where
-    no other takes back what it made. No name, key or query of the address is in it."""
+    """Return the issuer that messages of this model name: provider and address, and the model if no other
+    accepts its reasoning back. It contains no user name, key or query of the address."""
     parts = urlsplit(runtime.base_url or "")
     host = parts.netloc.rpartition("@")[2]
     address = f"{parts.scheme}://{host}{parts.path}" if host else ""
@@ -113,30 +113,31 @@ def runtime_family(runtime: Runtime) -> ReasoningFamily:
 
 
 # ----------------------------------------------------------------------------------------------------
-# Tools that a provider runs itself: who has which, how it is asked for, and how what it did is kept.
+# Hosted tools, which a provider runs itself: who has them, how they are requested, and how their results are
+# kept.
 #
-# What such a tool did comes as a part of the reply. It is kept for its maker and goes back as it came;
-# nothing here, or anywhere else, runs it.
+# The actions of such a tool arrive as part of the reply. They are kept for the issuer and sent back
+# unchanged; no code here, or anywhere else, runs them.
 
 
 HOSTED = "hosted"
-"""The type of the block that keeps the content of a reply of the Messages wire with such tools in it."""
+"""The type of the block that keeps the content of a Messages reply with hosted tools."""
 ITEMS = frozenset({"web_search_call", "code_interpreter_call"})
-"""What they are in a reply of the Responses wire."""
+"""Types of hosted-tool items in a Responses reply."""
 _STATUSES = {"in_progress", "searching", "interpreting", "completed", "incomplete", "failed"}
 _ACTIONS = {"search", "open_page", "find_in_page"}
 _THOUGHTS = ("thinking", "redacted_thinking")
 SILENCE = 300.0
-"""Seconds that a reply in which such tools run may be silent at least."""
+"""Minimum seconds of silence to allow a reply in which hosted tools run."""
 _KINDS = ("text", "thinking", "server_tool_use", "_tool_result", "container_upload")
 _LONGEST = 200
 
 
 @dataclass(frozen=True, slots=True)
 class HostedTool:
-    """One tool on one wire. ``providers`` and ``models`` say who has it, as a ``ReasoningFamily`` does.
-    ``form``: an entry among the tools, or fields of the body (``place``); what a person says of the tool goes
-    over it. ``include``: what the reply is to tell of it besides."""
+    """One hosted tool on one wire. ``providers`` and ``models``: as in ``ReasoningFamily``. ``form``: an
+    entry in the list of tools, or fields of the body (``place``); the user's options override it.
+    ``include``: additional output to request."""
 
     name: HostedName
     mode: ApiMode
@@ -149,7 +150,7 @@ class HostedTool:
 
 _OLD = ("claude-3", "claude-haiku-4", "claude-sonnet-4-2", "claude-sonnet-4-5", "claude-opus-4-1",
         "claude-opus-4-2", "claude-opus-4-5")  # fmt: skip
-"""Models that are older than the present forms of the tools."""
+"""Models that are too old for the current forms of the tools."""
 _SEARCH: HostedName = "web_search"
 _CODE: HostedName = "code_execution"
 
@@ -174,34 +175,34 @@ _ROWS: tuple[HostedTool, ...] = (
     ),
     HostedTool(_SEARCH, "chat_completions", {"plugins": [{"id": "web"}]}, ("openrouter",), place="body"),
 )  # fmt: skip
-"""The first that fits counts. A wire that none is of has no such tools."""
+"""The first match applies. A wire without an entry has no hosted tools."""
 
 
 def hosted_tools(runtime: Runtime) -> Mapping[str, HostedTool]:
-    """Return the tools that the provider of this model runs, by name."""
+    """Return the hosted tools of this model's provider, by name."""
     return _tools_hosted_by(runtime.api_mode, runtime.manners or runtime.provider, runtime.model)
 
 
 @lru_cache(maxsize=64)
 def _tools_hosted_by(mode: ApiMode, provider: str, model: str) -> Mapping[str, HostedTool]:
-    """Asked for several times with each request, for the same model."""
+    """Cached, because each request asks several times for the same model."""
     found: dict[str, HostedTool] = {
         row.name: row for row in reversed(_ROWS) if _fits(row, mode, provider, model)
     }
     return MappingProxyType(found)
 
 
-# What they did
+# Actions of hosted tools
 
 
 def hosted_blocks(blocks: Iterable[Mapping[str, Any]]) -> tuple[Mapping[str, Any], ...]:
-    """Return the blocks that keep what a provider's own tools did."""
+    """Return the blocks that keep the actions of hosted tools."""
     return tuple(block for block in blocks if block.get("type") == HOSTED or block.get("type") in ITEMS)
 
 
 def taken_back(item: Mapping[str, Any]) -> bool:
-    """Say whether an item of the Responses wire has what its provider takes back: one that it refuses would
-    spoil every later request."""
+    """Return whether the provider will accept this item of the Responses wire when it is sent back: a
+    rejected one would spoil every later request."""
     if str(item.get("status")) not in _STATUSES or not isinstance(item.get("id"), str):
         return False
     if item.get("type") == "web_search_call":
@@ -213,7 +214,7 @@ def taken_back(item: Mapping[str, Any]) -> bool:
 
 
 def without_thoughts(blocks: Iterable[Mapping[str, Any]]) -> tuple[Mapping[str, Any], ...]:
-    """Return what is left of a message's blocks when its thoughts are not sent any more."""
+    """Return the blocks of a message that are still sent when its thoughts are not."""
     return tuple(
         {**block, "content": [one for one in _content(block) if one["type"] not in _THOUGHTS]}
         for block in blocks
@@ -222,8 +223,9 @@ def without_thoughts(blocks: Iterable[Mapping[str, Any]]) -> tuple[Mapping[str, 
 
 
 def content_again(blocks: Iterable[Mapping[str, Any]], text: str) -> list[dict[str, Any]] | None:
-    """Return the content that such a reply had, as it goes back; ``None`` when no block keeps any. ``text``:
-    what the message says. A tool that was begun and did not end is left out: its maker refuses it."""
+    """Return the content of a reply with hosted tools in the form that is sent back; ``None`` if no block
+    keeps any. ``text``: the message's text. A tool call without a result is left out: the issuer refuses
+    it."""
     found = [dict(one) for block in blocks for one in _content(block)]
     if not found:
         return None
@@ -237,7 +239,7 @@ def content_again(blocks: Iterable[Mapping[str, Any]], text: str) -> list[dict[s
 
 
 def words_of(item: Mapping[str, Any]) -> str:
-    """Say in a line what a provider did by itself; empty for what is no such thing."""
+    """Describe a hosted tool's action in one line; empty for any other item."""
     given = item.get("input") or item.get("action") or item
     given = given if isinstance(given, Mapping) else {}
     what, name = item.get("type"), item.get("name")
@@ -250,15 +252,15 @@ def words_of(item: Mapping[str, Any]) -> str:
 
 
 def hosted_lines(blocks: Iterable[Mapping[str, Any]]) -> Iterator[str]:
-    """Yield a line for each thing that a provider did by itself in a message with these blocks."""
+    """Yield a line for each action of hosted tools in a message with these blocks."""
     for block in blocks:
         items = _content(block) if block.get("type") == HOSTED else (block,)
         yield from filter(None, map(words_of, items))
 
 
 def _content(block: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    """What such a block keeps, of the kinds that a reply can have had besides calls: a block may come from
-    anywhere."""
+    """Return the content of such a block, limited to the kinds that a reply can have besides calls: a block
+    may come from anywhere."""
     content = block.get("content") if block.get("type") == HOSTED else None
     items = [one for one in content if isinstance(one, Mapping)] if isinstance(content, list | tuple) else []
     return [one for one in items if str(one.get("type", "")).endswith(_KINDS)]
@@ -269,7 +271,7 @@ def _quote_names(words: object) -> str:
 
 
 def _fits(row: ReasoningFamily | HostedTool, mode: ApiMode, provider: str, model: str) -> bool:
-    """Say whether a row is for this model of this provider on this wire."""
+    """Return whether a row applies to this model of this provider on this wire."""
     name = model.lower().replace(".", "-")
     named = not row.models or any(part in name for part in row.models)
     return mode == row.mode and named and (not row.providers or provider in row.providers)

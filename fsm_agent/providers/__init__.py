@@ -1,1 +1,1 @@
-"""Providers: profiles as data, the choice of one, and a port for each wire. Importing this loads no SDK."""
+"""Providers: profiles as data, the choice of a provider, and a port for each wire. Loads no SDK."""

@@ -1,4 +1,4 @@
-"""Anthropic's Messages API as a port, at Anthropic's own address and at Amazon Bedrock."""
+"""A port for Anthropic's Messages API, at Anthropic's own address and at Amazon Bedrock."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from fsm_agent.runtime.ports import StreamSink
 from fsm_agent.support.installation import install_command
 from fsm_agent.support.texts import clean, json_of
 
-# Putting a reply of Anthropic's Messages API together, from events or from one object. No SDK, no network.
+# Assemble a reply of Anthropic's Messages API from events or from one object. No SDK, no network.
 
 
 _FINISH: dict[str, Finish] = {
@@ -54,8 +54,7 @@ THOUGHTS = ("thinking", "redacted_thinking")
 
 @dataclass(slots=True)
 class ReplyBlock:
-    """A content block that is arriving. ``first`` is what it began with; ``pieces`` is what its deltas
-    added."""
+    """A content block that is arriving. ``first``: its opening fields; ``pieces``: added by its deltas."""
 
     first: Mapping[str, Any]
     pieces: list[str] = field(default_factory=list)
@@ -65,19 +64,19 @@ class ReplyBlock:
 
     @property
     def kind(self) -> str:
-        """Return the type that the block began with."""
+        """Return the block's type."""
         return text_of(self.first.get("type"))
 
     @property
     def text(self) -> str:
-        """Return the text that came so far."""
+        """Return the text received so far."""
         return clean("".join(self.pieces))
 
     @property
     def arguments(self) -> str:
-        """The input of a tool call as JSON text; servers that send it whole put it into the first event. A
-        call without any has none only once it is complete: before, its arguments may still have been on their
-        way."""
+        """Return the input of a tool call as JSON text. Servers that send it whole put it into the first
+        event. An empty input becomes ``{}`` only when the block is closed: until then, arguments may still be
+        on their way."""
         given = self.first.get("input")
         if self.pieces or not given:
             return self.text or ("{}" if self.closed else "")
@@ -85,7 +84,7 @@ class ReplyBlock:
 
     @property
     def whole(self) -> dict[str, Any]:
-        """Return the block as it goes back to its maker."""
+        """Return the block in the form that is sent back to its issuer."""
         own = {**self.first, "type": self.kind}
         if self.kind == "thinking":
             own |= {"thinking": self.text, "signature": "".join(self.signature)}
@@ -97,10 +96,10 @@ class ReplyBlock:
 
 
 class MessagesReply:
-    """A reply as it grows. ``feed`` takes events in order and reports deltas to the sink; ``end`` judges what
-    came.
+    """A growing reply. ``feed`` takes events in order and reports deltas to the sink; ``end`` builds the
+    result.
 
-    ``now`` (wall time in seconds) and ``secrets`` serve the failure of an error event."""
+    ``now`` (wall time in seconds) and ``secrets`` are for the failure of an error event."""
 
     def __init__(self, sink: StreamSink, now: float = 0.0, secrets: Iterable[str] = ()) -> None:
         self._sink = sink
@@ -115,16 +114,16 @@ class MessagesReply:
 
     @property
     def usage(self) -> Usage | None:
-        """Return what the stream said of tokens; ``None`` when it said nothing."""
+        """Return the token usage reported so far; ``None`` without a report."""
         return messages_usage(self._counts)
 
     @property
     def finished(self) -> bool:
-        """A stop reason or an error has come; nothing that matters follows."""
+        """Whether a stop reason or an error has arrived; nothing of interest follows."""
         return self._stop is not None or self._failure is not None
 
     def feed(self, event: Any) -> None:
-        """Take one decoded event. A ping, or anything that is no event, is passed over."""
+        """Process one decoded event. Ignores pings and anything that is not an event."""
         if not isinstance(event, Mapping) or event.get("type") in ("ping", None):
             return
         self._sink.alive()
@@ -158,7 +157,7 @@ class MessagesReply:
     def _grow(self, index: Any, delta: Mapping[str, Any]) -> None:
         block = self._blocks.get(index)
         if block is None:
-            # its beginning was lost on the way: what is left of it is shown, but the reply is not whole
+            # the block's start was lost: show what is left of it, but do not treat the reply as complete
             self._torn = True
             kind = _KIND_OF_DELTA.get(text_of(delta.get("type")), "lost")
             block = self._blocks[index] = ReplyBlock({"type": kind})
@@ -190,14 +189,14 @@ class MessagesReply:
             self._refusal = words
 
     def _count(self, usage: Any) -> None:
-        """Counts are totals so far. A zero never replaces a figure: some gateways know the input only at the
-        start."""
+        """Update the token counts, which are running totals. A zero never replaces a count: some gateways
+        report the input only at the start."""
         for name, value in mapping_of(usage).items():
             if value or name not in self._counts:
                 self._counts[name] = value
 
     def whole(self, message: Mapping[str, Any]) -> None:
-        """Take a complete message."""
+        """Process a complete message."""
         self._sink.alive()
         self._begin(message)
         for index, block in enumerate(message.get("content") or ()):
@@ -208,12 +207,12 @@ class MessagesReply:
         )
 
     def end(self, failure: Failure | None = None) -> ModelReply | Failure:
-        """What the request brought, once nothing more comes; ``failure`` is what broke it off, if anything
-        did.
+        """Return the reply or a failure once the stream has ended; ``failure`` is the error that broke it
+        off, if any.
 
-        A stop reason makes a reply whole only when every block was closed: a lost event would go unnoticed
-        otherwise. Without one, text is a cut reply: asking again would show it twice. Nothing delivered, or a
-        tool call in flight when the connection broke, is a failure."""
+        A stop reason makes a reply complete only if every block was closed: otherwise a lost event would go
+        unnoticed. Without a stop reason, text is a cut reply: asking again would show it twice. Nothing
+        delivered, or a tool call in flight when the connection broke, is a failure."""
         failure = self._failure or failure
         whole = (
             self._stop is not None and not self._torn and all(block.closed for block in self._blocks.values())
@@ -247,7 +246,7 @@ class MessagesReply:
         return "".join(block.text for block in self._blocks.values() if block.kind == kind)
 
     def _calls(self) -> dict[Any, ToolCall]:
-        """The tool calls by block, each with an id that is unique among them."""
+        """Return the tool calls by block, each with a unique id."""
         used = {index: block for index, block in self._blocks.items() if block.kind == "tool_use"}
         given = (
             (id_of(block.first.get("id")), text_of(block.first.get("name")), block.arguments)
@@ -256,14 +255,14 @@ class MessagesReply:
         return dict(zip(used, read_calls(given), strict=True))
 
     def _opaque(self, calls: Mapping[Any, ToolCall]) -> Iterable[Mapping[str, Any]]:
-        """What only the maker of the reply can read."""
+        """Yield the blocks that only the issuer of the reply can read."""
         if hosted := self._hosted_blocks():
             yield {"type": HOSTED, "content": [block.whole for block in hosted.values()]}
         yield from (thought for index, thought in self._thoughts(calls) if index not in hosted)
 
     def _hosted_blocks(self) -> dict[Any, ReplyBlock]:
-        """The blocks of a reply in which the provider's own tools ran: all but the calls, and the thoughts
-        behind the first of them."""
+        """Return the blocks of a reply in which hosted tools ran: all except calls and the thoughts after the
+        first call."""
         kept, called = {}, False
         for index, block in self._blocks.items():
             called = called or block.kind == "tool_use"
@@ -272,8 +271,8 @@ class MessagesReply:
         return kept if any(block.kind == "server_tool_use" for block in kept.values()) else {}
 
     def _thoughts(self, calls: Mapping[Any, ToolCall]) -> Iterable[tuple[Any, Mapping[str, Any]]]:
-        """The thinking blocks in order, each with its place. A block that does not lead the reply names the
-        call after it; ``before`` is empty when no call follows."""
+        """Return the thinking blocks in order, each with its position. A block after the leading ones names
+        the call that follows it in ``before``, which is empty if no call follows."""
         kinds = ((index, block.kind in THOUGHTS) for index, block in self._blocks.items())
         leading = {index for index, _ in takewhile(lambda pair: pair[1], kinds)}
         following = ""
@@ -290,7 +289,7 @@ class MessagesReply:
 
 
 def _object(text: str) -> Any:
-    """The input of a provider's own tool, which went by in pieces."""
+    """Parse the input of a hosted tool, which arrived in pieces."""
     try:
         return json_of(text)
     except ValueError:
@@ -300,10 +299,10 @@ def _object(text: str) -> Any:
 def whole_message(
     body: Any, sink: StreamSink, now: float = 0.0, secrets: Iterable[str] = ()
 ) -> ModelReply | Failure:
-    """Read one complete object. Its text is reported to the sink once; a stop reason that is missing counts
-    as end of turn.
+    """Parse a complete response object. Reports its text to the sink once; a missing stop reason counts as
+    end of turn.
 
-    ``now`` (wall time in seconds) and ``secrets`` serve the failure: a body without content.
+    ``now`` (wall time in seconds) and ``secrets`` are for the failure of a body without content.
     """
     if not isinstance(body, Mapping):
         return shape_failure("the response is no JSON object", body, secrets)
@@ -322,7 +321,7 @@ HOST = "api.anthropic.com"
 
 
 class AnthropicMessages(SdkPort):
-    """One model at one Messages endpoint. ``base_url`` with or without the ``/v1`` that the SDK adds;
+    """One model at one Messages endpoint. ``base_url``: with or without the ``/v1`` that the SDK adds.
     ``auth``: the header that carries the key. See ``SdkPort`` for the other arguments."""
 
     sdk = "anthropic"
@@ -339,8 +338,9 @@ class AnthropicMessages(SdkPort):
         return whole_message(body, sink, self._now(), self._secrets)
 
     def _key_headers(self) -> dict[str, Any]:
-        """The key in one header only: the SDK would send it as a bearer, which older gateways do not read.
-        Raises ``UnicodeEncodeError`` for a key that no header can carry: the SDK would send it garbled."""
+        """Return the key in one header only: the SDK would also send it as a bearer token, which older
+        gateways do not accept. Raises ``UnicodeEncodeError`` for a key that a header cannot carry: the SDK
+        would send it garbled."""
         import anthropic
 
         omit = omitted(anthropic)
@@ -357,29 +357,29 @@ class AnthropicMessages(SdkPort):
 
 
 def _is_own(base_url: str) -> bool:
-    """Are the headers that the environment names (``ANTHROPIC_CUSTOM_HEADERS``) meant for this address?"""
+    """Return whether the headers in ``ANTHROPIC_CUSTOM_HEADERS`` are meant for this address."""
     named = os.environ.get("ANTHROPIC_BASE_URL", "")
     return (urlsplit(base_url).hostname or "") in (HOST, urlsplit(named).hostname)
 
 
 # The same API at Amazon Bedrock, through ``AsyncAnthropicBedrock``, which puts the model into the path, and
-# signs a request with an AWS account where no key is given.
+# signs requests with an AWS account if no key is given.
 
 
 SECRETS = ("AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "AWS_BEARER_TOKEN_BEDROCK")
 
 
 def check_installed() -> None:
-    """Raise ``ConfigError`` when what signs requests, and reads their streams, is not installed. From now on
-    no command of this process sees the secrets of the account."""
+    """Raise ``ConfigError`` if the package that signs requests and decodes their streams is not installed.
+    From now on, commands of this process do not see the secrets of the AWS account."""
     if find_spec("boto3") is None:
         raise ConfigError("provider 'bedrock' needs boto3", None, install_command("bedrock"))
     hide_from_children(SECRETS, [os.environ.get(name, "") for name in SECRETS])
 
 
 class BedrockMessages(AnthropicMessages):
-    """One model at one Bedrock endpoint. ``key``: a Bedrock API key; with none, the AWS account of the
-    environment, of a profile or of the machine signs. See ``SdkPort`` for the other arguments."""
+    """One model at one Bedrock endpoint. ``key``: a Bedrock API key; without one, requests are signed with
+    the AWS account of the environment, a profile, or the machine. See ``SdkPort`` for the other arguments."""
 
     def _make(self, sdk: Any) -> Any:
         options = {**self._client_options(sdk), "api_key": self._key or None}
@@ -388,16 +388,16 @@ class BedrockMessages(AnthropicMessages):
         return client
 
     def _pool_key(self) -> Hashable:
-        return self, self._timeouts  # it holds the current key, so it is not shared
+        return self, self._timeouts  # the client holds the current key, so it is not shared
 
     async def ready(self) -> Any:
-        """The client of this event loop. Raises ``ImportError`` when the SDK cannot be imported."""
+        """Return the client of this event loop. Raises ``ImportError`` if the SDK cannot be imported."""
         await sdk_module("boto3")
         return await super().ready()
 
     async def _send(self, client: Any, request: ModelRequest) -> Any:
-        """The SDK takes the model and the kind of reply out of the body; a beta that is asked for by a header
-        goes into it."""
+        """Send the request. The SDK takes the model and the stream flag out of the body; betas requested by a
+        header go into the body."""
         import httpx2
 
         client.api_key = self._key or None
@@ -415,18 +415,18 @@ class BedrockMessages(AnthropicMessages):
 
 
 PRELUDE = 12
-"""Bytes of a frame's head: two lengths and a checksum."""
+"""Bytes of a frame's prelude: two lengths and a checksum."""
 
 
 class AwsEvents:
-    """Finds the events in a stream of Amazon's own form: each is JSON in base64 in a binary frame, which
-    begins with its length; an error is a frame of another kind."""
+    """Extracts the events from a stream in Amazon's event-stream format: binary frames that begin with their
+    length and contain the event as base64 in JSON. Errors are frames of another message type."""
 
     def __init__(self) -> None:
         self._rest = bytearray()
 
     def feed(self, piece: bytes) -> Iterator[str]:
-        """Take the next bytes; yield the data of the events that are whole with them. Raises ``BadBody``."""
+        """Process the next bytes and yield the data of each completed event. Raises ``BadBody``."""
         self._rest += piece
         while len(self._rest) >= PRELUDE:
             size = int.from_bytes(self._rest[:4])

@@ -1,8 +1,8 @@
-"""Facts about models: context and output sizes, kinds of input, and reasoning.
+"""Facts about models: context and output sizes, kinds of input, reasoning, prices, and what replies taught.
 
-Two files beside this one say it: ``models.json``, made of the data that ``litellm`` keeps about models
-(``make models``; its license is in ``models.LICENSE``), and over it ``models.toml``, our own. Nothing is
-fetched. What tokens cost is in ``fsm_agent.providers.catalog``.
+Sizes and abilities come from two files beside this one: ``models.json``, generated from ``litellm``'s data
+(``make models``; its license is in ``models.LICENSE``), and ``models.toml``, our own, which takes precedence.
+Nothing is fetched.
 """
 
 from __future__ import annotations
@@ -30,16 +30,16 @@ from fsm_agent.support.files import HomeRows
 _HERE = Path(__file__).parent
 _DATED = re.compile(r"(-\d{4}-\d{2}-\d{2}|-\d{8}|-latest)\Z")
 _PLACED = re.compile(r"\A(?:[a-z]+-)?anthropic-|-v\d+(?::\d+)?\Z")
-"""What Bedrock puts around the name of a model: who made it, perhaps where it runs, and a version."""
+"""The parts that Bedrock adds to a model's name: the vendor, optionally a region, and a version."""
 _OURS = "our models.toml"
 
 
 @dataclass(frozen=True, slots=True)
 class ModelFacts:
-    """The known facts of one model. ``window``: tokens of its prompt, ``None`` if unknown; ``output``:
-    tokens of its longest reply. ``reads``: the kinds of input besides text, ``None`` if unknown.
-    ``thinks``: it can reason before it answers; ``efforts``: the levels of effort. ``schema``: accepts a
-    JSON schema for its answer. ``source``: the source of these facts; empty for a guess."""
+    """The known facts of one model. ``window``: maximum prompt in tokens, ``None`` if unknown; ``output``:
+    maximum reply in tokens. ``reads``: the kinds of input besides text, ``None`` if unknown. ``thinks``:
+    whether it can reason before it answers; ``efforts``: the levels of effort. ``schema``: whether it accepts
+    a JSON schema for its answer. ``source``: the source of these facts; empty for a guess."""
 
     window: int | None = None
     output: int | None = None
@@ -51,12 +51,12 @@ class ModelFacts:
     source: str = ""
 
     def can_read(self, kind: Kind) -> bool:
-        """Say whether this kind of content may be sent. If unknown, images are tried, because a refusal of
-        them is repaired; audio and files are not."""
+        """Return whether this kind of content may be sent. If unknown, images are tried, because a refusal of
+        them can be repaired; audio and files are not."""
         return kind == "image" if self.reads is None else kind in self.reads
 
     def words(self) -> str:
-        """What is known, in one line for people."""
+        """Describe the known facts in one line."""
         if not self.source:
             return f"a guess: prompts of {self.window:,} tokens" if self.window else "nothing"
         reads = ", ".join(("text", *(f"{kind}s" for kind in sorted(self.reads or ()) if kind != "audio")))
@@ -71,7 +71,7 @@ class ModelFacts:
 
 
 def facts_of(table: str, model: str) -> ModelFacts:
-    """Look a model up in the vendor's ``table``; guess an unknown one. In an aggregator's table, ``*``, the
+    """Look up a model in the vendor's ``table``; guess if it is unknown. In an aggregator's table, ``*``, the
     part of the name before the slash is the vendor, and the part after a colon is ignored."""
     name = _key(model)
     if table == "*":
@@ -95,8 +95,7 @@ def facts_of(table: str, model: str) -> ModelFacts:
 
 
 def silence_of(model: str) -> float:
-    """Seconds that this model may be silent at least, because it thinks (STR-02); 0 for one that speaks at
-    once."""
+    """Return the minimum seconds of silence to allow a model that thinks (STR-02); 0 for others."""
     name = "-" + _key(model).rsplit("/", 1)[-1]
     return max((float(wait) for part, wait in _ours()["silence"].items() if f"-{part}" in name), default=0.0)
 
@@ -106,8 +105,8 @@ def _key(model: str) -> str:
 
 
 def _entry(table: str, name: str) -> tuple[Mapping[str, Any], str]:
-    """The entry under this name, or under the name without what Bedrock puts around it, and without a date or
-    ``latest`` at its end."""
+    """Return the entry under this name, or under the name without Bedrock's additions and without a trailing
+    date or ``latest``; and its source."""
     listed, ours = _read_catalog()["models"].get(table, {}), _ours()["models"].get(table, {})
     bare = _PLACED.sub("", name)
     for one in (name, bare, _DATED.sub("", bare)):
@@ -128,14 +127,14 @@ def _ours() -> Mapping[str, Any]:
     return tomllib.loads((_HERE / "models.toml").read_text(encoding="utf-8"))
 
 
-# What tokens cost: prices that a person gives (the setting ``prices``), else list prices of the collection
+# Token prices: prices that the user configures (the setting ``prices``), else list prices of the package
 # ``genai-prices``, and sums over them.
 #
-# List prices are in US dollars for a million tokens: the vendors' for their own APIs, as the installed
-# version of the collection has them; nothing is fetched. What is not known exactly counts as unknown, never
-# as 0: models whose price depends on the time of day or, within their window, on the length of the prompt,
-# models that are paid for other things than text, and aggregators. A price is for its model's name,
-# followed by nothing but a date or ``-latest``: a new member of a family has a price of its own.
+# List prices are in US dollars per million tokens: those of the vendors' own APIs, as in the installed
+# version of the package; nothing is fetched. A price that is not known exactly counts as unknown, never as 0:
+# models whose price depends on the time of day or, within their window, on the length of the prompt, models
+# billed for anything other than text, and aggregators. A price applies to its model's name, optionally
+# followed by a date or ``-latest``: a new member of a family has its own price.
 
 
 Status = Literal["estimated", "included", "unknown"]
@@ -154,9 +153,9 @@ _OTHER_THAN_TEXT = re.compile(r"audio|realtime|image|transcribe|tts")
 
 @dataclass(frozen=True, slots=True)
 class Price:
-    """US dollars for a million tokens. ``write``: for five minutes, ``write_1h``: for an hour, where writing
-    to the cache costs anything besides the input. ``read`` is ``None`` where there is no cache, or no price
-    for it."""
+    """US dollars per million tokens. ``write`` and ``write_1h``: cache writes kept for five minutes or an
+    hour; ``None`` if they cost the same as input. ``read`` is ``None`` without a cache or a known price for
+    it."""
 
     input: float
     output: float
@@ -165,8 +164,8 @@ class Price:
     write_1h: float | None = None
 
     def most(self, prompt: int, output: int) -> float:
-        """Return what a request costs at most, in US dollars: none of its prompt was in the cache, and all of
-        it is written there, as long as can be."""
+        """Return the maximum cost of a request in US dollars: none of its prompt is cached, and all of it is
+        written to the cache at the highest price."""
         dearest = max(self.input, self.read or 0.0, self.write or 0.0, self.write_1h or 0.0)
         return (prompt * dearest + output * self.output) / PER
 
@@ -199,7 +198,7 @@ NOBODYS: Given = MappingProxyType({})
 
 
 def cost(model: str, provider: str, usage: Usage, ttl: CacheTtl = "5m", given: Given = NOBODYS) -> Cost:
-    """What these tokens of one model cost. ``ttl``: how long what was written to a cache is kept."""
+    """Return the cost of one model's usage. ``ttl``: how long cache writes are kept."""
     price = price_of(model, provider, given)
     if price is FREE:
         return INCLUDED
@@ -217,8 +216,8 @@ def cost(model: str, provider: str, usage: Usage, ttl: CacheTtl = "5m", given: G
 
 
 def price_of(model: str, provider: str, given: Given = NOBODYS) -> Price | None:
-    """Return the price: ``given``, ``FREE`` for a custom model, or the listed price; ``None`` where it is
-    not known exactly."""
+    """Return the price: ``given``, ``FREE`` for a custom model, or the list price; ``None`` if it is not
+    known exactly."""
     if own := given.get(f"{provider}:{model}"):
         read, write = own.cache_read, own.cache_write
         return Price(own.input, own.output, own.input if read is None else read, write, write)
@@ -230,11 +229,11 @@ def price_of(model: str, provider: str, given: Given = NOBODYS) -> Price | None:
 
 @cache
 def list_price(model: str, provider: str) -> Price | None:
-    """Return the list price as of the first time it is asked for; ``None`` where it is not known exactly."""
+    """Return the list price as of the first call; ``None`` if it is not known exactly."""
     profile = PROFILES.get(provider)
     if profile is None or not profile.price_list or _OTHER_THAN_TEXT.search(model):
         return None
-    from genai_prices.data_snapshot import get_snapshot  # here, because only the end of a turn needs it
+    from genai_prices.data_snapshot import get_snapshot  # needed only at the end of a turn
     from genai_prices.types import TieredPrices, TimeOfDateConstraint
 
     try:
@@ -262,8 +261,8 @@ def list_price(model: str, provider: str) -> Price | None:
 
 
 def total_cost(usages: Mapping[tuple[str, str], Usage], ttl: CacheTtl = "5m", given: Given = NOBODYS) -> Cost:
-    """The sum over (provider, model). One price that is not known makes the whole unknown; models of one's
-    own add nothing."""
+    """Return the sum over (provider, model). A single unknown price makes the sum unknown; custom models add
+    nothing."""
     parts = [cost(model, provider, usage, ttl, given) for (provider, model), usage in usages.items()]
     if not parts or any(part.status == "unknown" for part in parts):
         return UNKNOWN
@@ -272,20 +271,19 @@ def total_cost(usages: Mapping[tuple[str, str], Usage], ttl: CacheTtl = "5m", gi
     return Cost(sum(paid), "estimated", sources) if paid else INCLUDED
 
 
-# What the replies of providers taught of their models, kept in the home: by provider, model and address
-# (BUILD-18, COMP-41).
+# Facts that providers' replies revealed about their models, stored in the home by provider, model, and
+# address (BUILD-18, COMP-41).
 #
-# A fact is a number or a switch, within bounds, and can only make requests smaller or plainer: nothing that
-# a server says may grant anything. Each is believed for some days (``learned.days``), and ``fsm-agent
-# models forget`` takes them back. Who writes holds a lock and replaces the file, so that several processes
-# can.
+# A fact is a number or a switch, within bounds, and can only make requests smaller or plainer: nothing that a
+# server says may grant anything. Each expires after ``learned.days``, and ``fsm-agent models forget`` deletes
+# them. A writer holds a lock and replaces the file, so several processes can write.
 
 
 LEARNED = "learned.json"
 DAY = 86_400.0
 MOST_FACTS = 500
 BOUNDS: dict[str, tuple[int, int]] = {"window": (2_048, 100_000_000), "output": (256, 10_000_000)}
-"""Tokens that are believed, by what they are of: a server that names less must not make a model useless."""
+"""Accepted tokens, by fact: a server that claims fewer must not make a model useless."""
 SWITCHES = {
     "vision": "reads no images",
     "no_streaming": "does not stream",
@@ -297,12 +295,12 @@ SWITCHES = {
     "output_key": "knows the cap on its replies by the other name",
     "long_context_beta": "has no beta of long contexts",
 }
-"""What can be learned besides numbers, in words."""
+"""Facts that are not numbers, in words."""
 
 
 @dataclass(frozen=True, slots=True)
 class LearnedFact:
-    """One of them. ``at`` in seconds since the epoch; ``value`` in tokens, 1 for a switch."""
+    """One learned fact. ``at`` in seconds since the epoch; ``value`` in tokens, 1 for a switch."""
 
     provider: str
     model: str
@@ -313,11 +311,11 @@ class LearnedFact:
 
     @property
     def subject(self) -> tuple[str, str, str]:
-        """Return what it is about."""
+        """Return the provider, model, and address that the fact is about."""
         return self.provider, self.model, self.address
 
     def words(self) -> str:
-        """What it says, as the rest of a sentence about the model."""
+        """Describe the fact as the rest of a sentence about the model."""
         if self.name in BOUNDS:
             kind = "prompts" if self.name == "window" else "replies"
             return f"has room for {kind} of {self.value:,} tokens"
@@ -325,8 +323,8 @@ class LearnedFact:
 
 
 class LearnedFacts:
-    """The facts of a home, and ``rests``, the keys that may not be used now. ``days``: how long a fact is
-    believed; 0 for not at all. ``now``: the wall clock. What cannot be read counts as nothing learned."""
+    """The learned facts of a home, and ``rests``, the keys that are resting. ``days``: how long a fact is
+    valid; 0 disables learning. ``now``: the wall clock. An unreadable file counts as empty."""
 
     def __init__(self, home: Path, days: float, now: Callable[[], float]) -> None:
         self._rows, self._days, self._now = HomeRows(home / LEARNED, "facts"), days, now
@@ -334,25 +332,25 @@ class LearnedFacts:
         self._facts: tuple[LearnedFact, ...] = ()
 
     def refresh(self) -> None:
-        """Read what there is: each turn begins with it."""
+        """Reload the file; called at the start of each turn."""
         self._facts = tuple(self._current_facts()) if self._days else ()
         self.rests.refresh()
 
     def all(self) -> tuple[LearnedFact, ...]:
-        """Those that are believed, as of the last ``refresh``."""
+        """Return the valid facts, as of the last ``refresh``."""
         return self._facts
 
     def of(self, runtime: Runtime) -> dict[str, LearnedFact]:
-        """Those of a model, by name."""
+        """Return the facts of a model, by name."""
         subject = runtime.provider, runtime.model, address_of(runtime.base_url)
         return {fact.name: fact for fact in self._facts if fact.subject == subject}
 
     def until(self, fact: LearnedFact) -> float:
-        """When it is believed no longer, in seconds since the epoch."""
+        """Return when the fact expires, in seconds since the epoch."""
         return fact.at + self._days * DAY
 
     def applied(self, runtime: Runtime) -> Runtime:
-        """The runtime with what was learned of it: smaller, never larger."""
+        """Return the runtime with its learned facts applied: limits only shrink."""
         facts = self.of(runtime)
         if not facts:
             return runtime
@@ -367,8 +365,8 @@ class LearnedFacts:
         )
 
     def keep(self, lessons: Iterable[Lesson]) -> None:
-        """Write what a turn has learned; a value of 0 takes a fact back. What has no address, or is out of
-        bounds, is not kept. Raises ``OSError`` and ``TimeoutError``."""
+        """Store the lessons of a turn; a value of 0 deletes a fact. Lessons without an address or out of
+        bounds are dropped. Raises ``OSError`` and ``TimeoutError``."""
         lessons = [
             one for one in lessons if one.base_url and (not one.value or _possible(one.name, one.value))
         ]
@@ -386,8 +384,8 @@ class LearnedFacts:
                 self._write(facts.values())
 
     def forget(self, model: str = "") -> tuple[LearnedFact, ...]:
-        """Take back what was learned of a model (``<provider>:<model>``, or the model's name alone), or of
-        all; returns what it was. Raises ``OSError`` and ``TimeoutError``."""
+        """Delete the facts of a model (``<provider>:<model>``, or the model's name alone), or all; return the
+        deleted ones. Raises ``OSError`` and ``TimeoutError``."""
         if not self._rows.path.exists():
             return ()
         with self._rows.alone():
@@ -405,7 +403,7 @@ class LearnedFacts:
         return (fact for fact in self._read() if fact.at - DAY < now < self.until(fact))
 
     def _read(self) -> Iterator[LearnedFact]:
-        """The facts of the file that can be true."""
+        """Yield the plausible facts of the file."""
         for row in self._rows.read():
             try:
                 fact = LearnedFact(**row)
@@ -416,7 +414,7 @@ class LearnedFacts:
 
 
 def address_of(base_url: str | None) -> str:
-    """The address without what may be secret in it, a name, a query; empty for none."""
+    """Return the address without parts that may be secret (user info, query); empty for ``None``."""
     if not base_url:
         return ""
     parts = urlsplit(base_url)

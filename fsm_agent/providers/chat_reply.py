@@ -1,6 +1,4 @@
-"""Putting a reply of the chat-completions wire together, from chunks or from one object. No SDK, no
-network.
-"""
+"""Assemble a reply of the chat-completions wire from chunks or from one object. No SDK, no network."""
 
 from __future__ import annotations
 
@@ -25,35 +23,35 @@ from fsm_agent.providers.reply_values import (
 from fsm_agent.runtime.ports import StreamSink
 from fsm_agent.support.texts import clean
 
-# Reasoning as the vendors of the chat-completions wire send it.
+# Reasoning as vendors send it on the chat-completions wire.
 
 
 _JOINED = ("text", "summary", "data")
-"""Fields of a reasoning detail that arrive in pieces; the others (format, signature, id) are kept as last
-seen."""
+"""Fields of a reasoning detail that arrive in pieces; of the others (format, signature, id) the last value is
+kept."""
 
 _FIELDS = frozenset(("reasoning", "reasoning_content", "reasoning_details", "extra_content"))
 
 
 class Reasoning:
-    """The reasoning of one reply: its text for display, and its details as they must be sent back."""
+    """The reasoning of one reply: its text for display, and its details in the form that is sent back."""
 
     def __init__(self) -> None:
         self._text: list[str] = []
         self._details: list[dict[str, Any]] = []
         self._signed: Mapping[str, Any] | None = None
-        """What else a vendor said of the reply as a whole, when there is a signature in it."""
+        """A vendor's extra content of the whole reply, if it contains a signature."""
         self._pieces: list[dict[str, list[str]]] = []
-        """Of each detail the fields that arrive in pieces."""
+        """The pieces of each detail's ``_JOINED`` fields."""
 
     @property
     def text(self) -> str:
-        """Return the reasoning that came so far."""
+        """Return the reasoning text received so far."""
         return "".join(self._text)
 
     @property
     def blocks(self) -> tuple[Mapping[str, Any], ...]:
-        """The details, the pieces of each joined, otherwise verbatim; and what is signed of the reply."""
+        """Return the details, pieces joined and otherwise verbatim, then the signed content."""
         details = (
             detail | {key: clean("".join(pieces)) for key, pieces in joined.items()}
             for detail, joined in zip(self._details, self._pieces, strict=True)
@@ -62,14 +60,14 @@ class Reasoning:
         return (*details, *([{"type": "extra_content", "extra_content": signed}] if signed else ()))
 
     def add(self, text: str) -> None:
-        """Add a piece of it."""
+        """Append a piece of text."""
         self._text.append(text)
 
     def feed(self, delta: Mapping[str, Any]) -> str:
-        """Take the reasoning fields of a delta; returns the text to show.
+        """Process the reasoning fields of a delta and return the text to show.
 
-        Servers that send ``reasoning`` beside ``reasoning_details`` say it twice: the first that has text is
-        used."""
+        Servers that send ``reasoning`` beside ``reasoning_details`` repeat the text: the first field with
+        text is used."""
         details = mappings_of(delta.get("reasoning_details"))
         for part in details:
             self._merge(part)
@@ -97,7 +95,8 @@ class Reasoning:
 
 
 def split_content(content: Any) -> tuple[str, str]:
-    """Text and reasoning of a message's content: a string, or parts of types ``text`` and ``thinking``."""
+    """Return the text and reasoning of a message's content: a string, or parts of types ``text`` and
+    ``thinking``."""
     if content is None or isinstance(content, str):
         return content or "", ""
     parts = content if isinstance(content, list) else [content]
@@ -113,13 +112,12 @@ def split_content(content: Any) -> tuple[str, str]:
     return "\n".join(texts), "".join(thoughts)
 
 
-# Putting tool calls together from their deltas.
+# Assemble tool calls from their deltas.
 
 
 @dataclass(slots=True)
 class Slot:
-    """A call that is still arriving. ``extra`` is a vendor's signature that must be sent back with the
-    call."""
+    """A call that is still arriving. ``extra``: a vendor's signature that must be sent back with the call."""
 
     id: str = ""
     name: str = ""
@@ -130,10 +128,10 @@ class Slot:
 class CallSlots:
     """Tool calls by the index of their deltas.
 
-    A new id on an index that is in use opens a new slot: some servers send every call at index 0. A name is
-    assigned, not appended: some servers repeat it in every delta. A delta without an index belongs to the
-    slot of its id; one with neither continues the last slot, unless it brings a name. ``newest``: (name,
-    piece of the arguments) of the last delta."""
+    A new id on an index in use opens a new slot: some servers send every call at index 0. A name is assigned,
+    not appended: some servers repeat it in every delta. A delta without an index belongs to the slot of its
+    id; one without either continues the last slot, unless it has a name. ``newest``: (name, piece of the
+    arguments) of the last delta."""
 
     def __init__(self) -> None:
         self._slots: list[Slot] = []
@@ -145,7 +143,7 @@ class CallSlots:
         return bool(self._slots)
 
     def feed(self, delta: Mapping[str, Any]) -> str | None:
-        """Take one delta. Returns the call's name when this delta made it known."""
+        """Process one delta. Return the call's name if this delta revealed it."""
         call_id, function = id_of(delta.get("id")), mapping_of(delta.get("function"))
         name = text_of(function.get("name"))[:NAME_CHARACTERS]
         slot = self._slot(delta.get("index"), call_id, name)
@@ -163,7 +161,7 @@ class CallSlots:
         return slot.name if slot.name and not known else None
 
     def calls(self) -> tuple[ToolCall, ...]:
-        """The calls in the order of their first deltas, each with an id that is unique among them."""
+        """Return the calls in the order of their first deltas, each with a unique id."""
         calls = read_calls((slot.id, slot.name, "".join(slot.pieces)) for slot in self._slots)
         return tuple(
             replace(call, extra=slot.extra) if slot.extra is not None else call
@@ -186,8 +184,8 @@ class CallSlots:
 
 
 def read_calls(calls: Iterable[tuple[str, str, str]]) -> Iterator[ToolCall]:
-    """The calls of a reply, each given by its id, name and arguments, with ids that are unique among them. An
-    id that is missing, or longer than anybody sends, is made; a name is cut."""
+    """Yield the calls of a reply, given as (id, name, arguments), with unique ids. A missing, duplicate, or
+    overlong id is replaced; an overlong name is cut."""
     seen: set[str] = set()
     for index, (given, name, arguments) in enumerate(calls):
         given = clean(given)
@@ -198,7 +196,7 @@ def read_calls(calls: Iterable[tuple[str, str, str]]) -> Iterator[ToolCall]:
 
 
 def stable_id(name: str, arguments: str, index: int) -> str:
-    """The id of a call that came without one: the same reply always gets the same id."""
+    """Return the id of a call that came without one: the same reply always gets the same id."""
     return (
         "call_" + hashlib.sha256(f"{index}\0{name}\0{arguments}".encode("utf-8", "replace")).hexdigest()[:24]
     )
@@ -213,12 +211,12 @@ _FINISH: dict[str, Finish] = {
 }
 EMPTY = "empty stream: it ended before anything was said"
 _BROKEN = frozenset({"error", "network_error", "insufficient_system_resource"})
-"""Finish reasons that say the provider broke off: the reply counts as cut."""
+"""Finish reasons of an aborted reply, which counts as cut."""
 
 
 class ChatReply:
-    """A reply as it grows. ``feed`` takes chunks in order and reports deltas to the sink; ``end`` judges what
-    came."""
+    """A growing reply. ``feed`` takes chunks in order and reports deltas to the sink; ``end`` builds the
+    result."""
 
     def __init__(self, sink: StreamSink) -> None:
         self._sink = sink
@@ -232,11 +230,11 @@ class ChatReply:
 
     @property
     def finished(self) -> bool:
-        """A finish reason has come; at most the usage follows."""
+        """Whether a finish reason has arrived; only the usage can follow."""
         return self._finish is not None
 
     def feed(self, chunk: Any) -> None:
-        """Take one decoded chunk. Anything that is no chunk (a ping, null) is passed over."""
+        """Process one decoded chunk. Ignores anything that is not a chunk (a ping, null)."""
         if not isinstance(chunk, dict) or not chunk:
             return
         self._sink.alive()
@@ -273,13 +271,13 @@ class ChatReply:
             self._sink.arguments(*self._calls.newest)
 
     def end(self, failure: Failure | None = None) -> ModelReply | Failure:
-        """What the request brought, once nothing more comes; ``failure`` is what broke it off, if anything
-        did.
+        """Return the reply or a failure once the stream has ended; ``failure`` is the error that broke it
+        off, if any.
 
-        After a finish reason the reply is whole, whatever happened next. Text without one is a cut reply:
+        After a finish reason the reply is complete, whatever happened next. Text without one is a cut reply:
         asking again would show it twice. Nothing delivered, or a tool call in flight when the connection
-        broke, is a failure. A tool call in a stream that merely ended without saying why is kept: its
-        arguments may be whole."""
+        broke, is a failure. A tool call in a stream that merely ended without a finish reason is kept: its
+        arguments may be complete."""
         if self._finish is not None:
             return self._reply()
         if failure is None and (self._text or self._calls or self._refusal):
@@ -308,7 +306,7 @@ class ChatReply:
 
 
 def _number_calls(message: Any) -> Any:
-    """Give each call of a whole message an index: two with the same id are not pieces of one."""
+    """Give each call of a complete message an index: two calls with the same id are not pieces of one."""
     if not isinstance(message, dict) or not isinstance(calls := message.get("tool_calls"), list):
         return message
     numbered = [{**one, "index": at} if isinstance(one, Mapping) else one for at, one in enumerate(calls)]
@@ -318,10 +316,10 @@ def _number_calls(message: Any) -> Any:
 def whole_reply(
     body: Any, sink: StreamSink, now: float = 0.0, secrets: Iterable[str] = ()
 ) -> ModelReply | Failure:
-    """Read one complete object. Its text is reported to the sink once; a finish reason that is missing counts
-    as stop.
+    """Parse a complete response object. Reports its text to the sink once; a missing finish reason counts as
+    stop.
 
-    ``now`` (wall time in seconds) and ``secrets`` serve the failure: a body without choices.
+    ``now`` (wall time in seconds) and ``secrets`` are for the failure of a body without choices.
     """
     if not isinstance(body, Mapping):
         return shape_failure("the response is no JSON object", body, secrets)

@@ -1,4 +1,4 @@
-"""Chooses provider, model, address and keys. Reads only the given environment; imports no SDK."""
+"""Choose the provider, model, address, and keys. Reads only the given environment; imports no SDK."""
 
 from __future__ import annotations
 
@@ -31,22 +31,22 @@ if TYPE_CHECKING:
     from fsm_agent.providers.sdk_port import SdkPort
 
 
-# Where a key may go: to the origin that it is for, and over TLS.
+# Where a key may be sent: only to the origin that it is for, and over TLS.
 #
-# A key in the environment is for its provider's own address, and for the one that the provider's variable
-# (``OPENAI_BASE_URL``) names. A key that is given together with an address is for that address. Nothing
-# goes to another machine without TLS unless its host is in the setting ``credential.plain_http``; only a
-# server in a private network that is sent no key needs no such word.
+# A key in the environment is for its provider's own address, and for the address in the provider's variable
+# (``OPENAI_BASE_URL``). A key passed together with an address is for that address. Nothing goes to another
+# machine without TLS unless its host is in the setting ``credential.plain_http``; the exception is a server
+# in a private network that receives no key.
 
 
 KEY_SHAPES = (("sk-ant-", "anthropic"), ("sk-or-", "openrouter"), ("gsk_", "groq"), ("AIza", "gemini"),
               ("xai-", "xai"))  # fmt: skip
-"""How keys begin that only one provider gives out."""
+"""Key prefixes that only one provider issues."""
 _PORTS = {"http": 80, "https": 443}
 
 
 def origin(url: str) -> str:
-    """Scheme, host and port, as a browser compares them: ``https://api.openai.com``."""
+    """Return scheme, host, and port, as a browser compares them: ``https://api.openai.com``."""
     parts = urlsplit(url)
     host = (parts.hostname or "").rstrip(".")
     host = f"[{host}]" if ":" in host else host
@@ -55,7 +55,7 @@ def origin(url: str) -> str:
 
 
 def vendors_at(url: str | None) -> frozenset[str]:
-    """The known providers whose own address this is, whatever the path."""
+    """Return the known providers whose own host this is, whatever the path."""
     if not url:
         return frozenset()
     host = urlsplit(origin(url)).hostname
@@ -65,8 +65,8 @@ def vendors_at(url: str | None) -> frozenset[str]:
 
 
 def is_for(profile: Profile, url: str | None, named: str | None) -> bool:
-    """Is the key in the environment for ``url``? ``named``: the address that the provider's variable names. A
-    provider without an address of its own has its key for the one that is given."""
+    """Return whether the key in the environment may be sent to ``url``. ``named``: the address in the
+    provider's variable. The key of a provider without an address of its own is for the given one."""
     if url is None or profile.base_url is None:
         return not vendors_at(url)
     own = {origin(profile.base_url)}
@@ -75,12 +75,13 @@ def is_for(profile: Profile, url: str | None, named: str | None) -> bool:
     return origin(url) in own
 
 
-# A foreign key is refused before it is sent. Only toward a provider's own address: behind a proxy any key may
-# be right.
+# A foreign key is refused before it is sent, but only for a provider's own address: behind a proxy, any key
+# may be right.
 
 
 def check_keys(profile: Profile, url: str | None, keys: Iterable[str]) -> None:
-    """A key of another provider, sent to a provider's own address, can only be a mistake."""
+    """Refuse another provider's key for a provider's own address: it can only be a mistake. Raises
+    ``ConfigError``."""
     expected = vendors_at(url) or (frozenset((profile.name,)) if url == profile.base_url else frozenset())
     for key in keys if expected else ():
         owner = next((name for shape, name in KEY_SHAPES if key.startswith(shape)), "")
@@ -90,7 +91,8 @@ def check_keys(profile: Profile, url: str | None, keys: Iterable[str]) -> None:
 
 
 def check_tls(url: str | None, *, key: bool, plain_http: Collection[str]) -> None:
-    """Refuse an address without TLS that is not allowed. ``key``: one is sent there."""
+    """Refuse an address without TLS unless it is allowed. ``key``: whether a key is sent. Raises
+    ``ConfigError``."""
     if url is None or urlsplit(url).scheme != "http" or is_loopback(url) or (is_nearby(url) and not key):
         return
     host = urlsplit(url).hostname or ""
@@ -105,19 +107,19 @@ MOST_WINDOW = 1_000_000_000_000
 GIVEN = "what was given"
 MODEL_ENV = "FSM_AGENT_MODEL"
 _NAMED, _PLAIN = re.compile(r"{([A-Z_|]+)}"), re.compile(r"[\w.:-]+")
-"""A variable in an address, and what may be put in its place."""
+"""A variable in an address, and the values it may have."""
 OFFLINE = "no usable key is set and no local server answers, so the offline demo replies"
 Probe = Callable[[str], Sequence[str]]
 """Lists the models of a server by its base URL; empty without a server."""
 
 GUESSES: set[str] = set()
-"""Lines about models that are not known, which this process has shown."""
+"""Notices about unknown models that this process has shown."""
 
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """A provider that can be used. ``keys`` may be empty: for a server that needs none, or when the caller
-    holds a key source of their own. ``facts``: what is known of the model. ``why`` is one sentence."""
+    """A usable provider. ``keys`` may be empty: the server needs none, or the caller has a key source.
+    ``facts``: what is known of the model. ``why`` is one sentence."""
 
     profile: Profile
     model: str
@@ -129,19 +131,19 @@ class Choice:
 
     @property
     def route(self) -> str:
-        """Path of a request behind the address, where it is not the wire's own; empty where it is."""
+        """Path of a request, if it differs from the wire's default; else empty."""
         if (self.base_url or "").rstrip("/").endswith("/v1"):
             return ""
         return dict(self.profile.routes).get(self.api_mode, "").format(model=quote(self.model, safe=""))
 
     @property
     def window(self) -> int | None:
-        """Tokens that a prompt may have, ``None`` if unknown."""
+        """Maximum prompt in tokens, ``None`` if unknown."""
         return self.facts.window
 
     @property
     def guess(self) -> str:
-        """One line with the assumptions about an unknown model; empty for others."""
+        """One line with the assumptions about an unknown model; empty for a known one."""
         if self.facts.source or self.profile.in_process:
             return ""
         window = f"is taken for {self.window:,} tokens until" if self.window else "is not known before"
@@ -152,18 +154,19 @@ class Choice:
 
     @property
     def local(self) -> bool:
-        """A local server: patience instead of a fast watchdog."""
+        """Whether this is a local server, which gets patience instead of a fast watchdog."""
         return self.profile.local and is_nearby(self.base_url)
 
     def _output_mode(self) -> OutputMode:
-        """Whether the model supports structured output: by the catalog, or by the kind of server if it
-        constrains every model to a schema."""
+        """Return how the model gives a typed answer: by a schema if the catalog says that it supports one, or
+        if its server constrains every model to a schema; else by a tool, or by the prompt if it has no
+        tools."""
         if self.facts.schema or (self.facts.schema is None and self.profile.schemas):
             return "native"
         return "prompt" if self.facts.tools is False else "tool"
 
     def runtime(self, primary: bool = True) -> Runtime:
-        """What a turn knows of this provider."""
+        """Return the turn's view of this provider."""
         profile, name = self.profile, self.model.lower()
         claude = self.api_mode == "anthropic_messages" and (profile.name == "anthropic" or "claude" in name)
         return Runtime(
@@ -205,13 +208,13 @@ def choose(
     configured: str | None = None,
     plain_http: Sequence[str] = (),
 ) -> Choice:
-    """Decide: the model given, ``FSM_AGENT_MODEL``, the one ``configured`` in a file, a key in the
-    environment, a local server, or else the offline demo.
+    """Choose the provider and model: the given model, ``FSM_AGENT_MODEL``, the ``configured`` one from a
+    file, a key in the environment, a local server, or else the offline demo.
 
     ``api_key``: a string, a sequence of strings, or an object with ``get()`` and ``refresh()``, which stays
-    with the caller. ``probe`` finds local servers; ``None`` looks for none. ``profiles`` may hold rows of the
-    user's own. ``plain_http``: hosts that are sent to without TLS. Raises ``ConfigError`` with one line for
-    anything that cannot be used."""
+    with the caller. ``probe`` finds local servers; ``None`` skips the search. ``profiles`` may include the
+    user's own rows. ``plain_http``: hosts that may be used without TLS. Raises ``ConfigError`` with one line
+    for anything unusable."""
     env = {} if env is None else env
     _check_url(base_url, "base_url")
     _check_mode(api_mode)
@@ -240,7 +243,8 @@ def choose(
 
 
 def _fill_from_environment(profile: Profile, env: Mapping[str, str]) -> tuple[Profile, list[str]]:
-    """(the profile with what the environment says of its address, the variables that are missing there)."""
+    """Return the profile with address and API version from the environment, and the unset variables of its
+    address."""
     if version := _from_env(profile.api_version_env, env):
         profile = replace(profile, api_version=version)
     address = profile.base_url or ""
@@ -254,8 +258,8 @@ def _fill_from_environment(profile: Profile, env: Mapping[str, str]) -> tuple[Pr
 
 
 def _facts(profile: Profile, model: str, given: int | None) -> ModelFacts:
-    """The catalog's facts with the configured window. The catalog has none for a custom server, where a
-    model's abilities depend on how it was started."""
+    """Return the catalog's facts with the configured window. The catalog does not cover custom servers, where
+    a model's abilities depend on how it was started."""
     window = profile.window(model) if given is None else given
     known = facts_of(profile.catalog, model) if profile.catalog else ModelFacts()
     images: frozenset[Kind] = frozenset(("image",))
@@ -276,7 +280,7 @@ def _pick(
     profiles: Mapping[str, Profile],
     configured: str | None,
 ) -> tuple[Profile, str, str]:
-    """The provider, the model's name, and why."""
+    """Return the provider, the model's name, and the reason."""
     if model is not None:
         return (*_split_name(model, base_url, profiles, "model"), "the model was given")
     if named := _from_env(MODEL_ENV, env):
@@ -317,8 +321,7 @@ def _by_server(env: Mapping[str, str], probe: Probe | None) -> tuple[Profile, st
 def _split_name(
     model: str, base_url: str | None, profiles: Mapping[str, Profile], setting: str
 ) -> tuple[Profile, str]:
-    """Split ``<provider>:<model>``. With a base URL a name that begins with no provider is a local
-    model's."""
+    """Split ``<provider>:<model>``. With a base URL, a name without a known provider is a local model."""
     if not isinstance(model, str) or not model.strip():
         raise ConfigError(f"{setting} is empty or no text", model, "'<provider>:<model>'")
     provider, colon, name = (part.strip() for part in model.partition(":"))
@@ -340,7 +343,7 @@ def _split_name(
 
 
 def _first_listed_model(base_url: str, probe: Probe | None) -> tuple[str, str]:
-    """The first model that the server at a given address lists."""
+    """Return the first model that the server at a given address lists, and the reason."""
     found = probe(base_url) if probe is not None and is_loopback(base_url) else ()
     if not found:
         raise ConfigError(
@@ -366,8 +369,8 @@ def _keys_given(api_key: Any) -> tuple[str, ...]:
 def _keys(
     profile: Profile, url: str | None, api_key: Any, given: tuple[str, ...], env: Mapping[str, str]
 ) -> tuple[str, ...]:
-    """The keys given, else the one that the profile or the environment names if it is for this address. A
-    provider's own address needs one; this machine does not."""
+    """Return the given keys, else the key of the profile or the environment if it is for this address. Raises
+    ``ConfigError`` without a key that the provider needs, except on this machine."""
     if api_key is not None:
         return given
     named = _from_env(profile.base_url_env, env)
@@ -387,7 +390,7 @@ def _keys(
 
 
 def _mode(profile: Profile, url: str | None, api_mode: str | None) -> ApiMode:
-    """The wire: as given, else the provider's own, else by the address."""
+    """Return the wire: the given one, else the provider's own, else by the address."""
     parts = urlsplit(url or "")
     by_url = (
         parts.path.rstrip("/").removesuffix("/v1").endswith("/anthropic")
@@ -413,7 +416,7 @@ def _check_window(window: Any) -> None:
 
 
 def _check_url(url: Any, setting: str) -> None:
-    """A usable address has the scheme http or https, a host, and a port that is one, if any."""
+    """Raise ``ConfigError`` unless the address has the scheme http or https, a host, and no invalid port."""
     if url is None:
         return
     try:
@@ -438,15 +441,15 @@ def _from_env(name: str | None, env: Mapping[str, str]) -> str | None:
 
 
 LINGER = 5.0
-"""Seconds that a stream may stay open after its finish reason. The reply is whole by then: a shorter stale
-limit must not come first, or the watchdog would take it for a cut one and have it continued."""
+"""Seconds that a stream may stay open after its finish reason. The reply is complete by then. A shorter stale
+limit must not expire first, or the watchdog would treat the reply as cut and have it continued."""
 
 
 def connect(
     choice: Choice, settings: Settings, clock: Clock, headers: Mapping[str, str] | None = None
 ) -> ModelPort:
-    """A port for the choice; nothing is opened before its first call, and no SDK is loaded before it.
-    ``headers`` go out with each of its requests."""
+    """Return a port for the choice. It opens no connection and loads no SDK before its first call.
+    ``headers`` are sent with each request."""
     if choice.profile.name == "offline":
         from fsm_agent.providers.offline import OfflineDemo
 

@@ -47,19 +47,19 @@ from fsm_agent.support.redaction import environment_keys, keep_secret, secrets_a
 if TYPE_CHECKING:
     from fsm_agent.providers.choose import Choice
 
-# Providers of the user's own, from the tables ``[providers.NAME]`` of the config file.
+# Custom providers, from the tables ``[providers.NAME]`` of the config file.
 
 
 NAME = re.compile(r"[a-z][a-z0-9_-]{0,30}")
 
 
 class OwnProvider(BaseModel):
-    """A server at an address of its own. ``like``: the known provider whose manners it shares, default none
-    but those of its wire. ``key_env``: the variable that holds its key; ``api_key``: the keyring that does
-    (``keyring:service/name``); without either it needs none. ``auth``: the header that carries the key, where
-    its wire knows several. ``api_version``: of an address like Azure's. ``context_window`` in tokens, of
-    every model that ``windows`` (beginnings of names → tokens) does not name. ``local``: slow answers are
-    normal; default for an address nearby."""
+    """A custom provider. ``like``: the known provider whose manners it shares; by default only those of its
+    wire. ``key_env``: the variable that contains its key; ``api_key``: a reference to the key in the keyring
+    (``keyring:service/name``); without either it needs no key. ``auth``: the header that carries the key, if
+    its wire knows several. ``api_version``: for an address like Azure's. ``context_window`` in tokens, of
+    every model that ``windows`` (prefixes of names → tokens) does not list. ``local``: slow answers are
+    normal; by default true for a nearby address."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -99,8 +99,7 @@ class OwnProvider(BaseModel):
 
 
 def profiles_of(tables: Mapping[str, Any]) -> Mapping[str, Profile]:
-    """The known providers, and those of ``tables``. Raises ``ConfigError`` that names the table and the
-    key."""
+    """Return the known providers and ``tables``. Raises ``ConfigError`` that names the table and the key."""
     return (
         {**PROFILES, **{name: _profile(name, table) for name, table in tables.items()}}
         if tables
@@ -150,9 +149,9 @@ KEYS = ("model", "fallbacks", "auxiliary", "settings", "providers", "mcp")
 
 @dataclass(frozen=True, slots=True)
 class Config:
-    """A config file. ``fallbacks`` and ``auxiliary`` are entries like the argument ``fallbacks`` of
-    ``Agent``, those of ``auxiliary`` perhaps by task. ``profiles``: the known providers and the file's own.
-    ``mcp``: see ``fsm_agent.toolsets.mcp.config``."""
+    """A config file. ``fallbacks`` and ``auxiliary``: entries like those of the argument ``fallbacks`` of
+    ``Agent``; those of ``auxiliary`` may be grouped by task. ``profiles``: the known providers and the file's
+    own. ``mcp``: see ``fsm_agent.toolsets.mcp.config``."""
 
     path: Path
     model: str | None = None
@@ -173,17 +172,17 @@ class Config:
 
 
 def config_of(home: Path) -> Config:
-    """Read the config file of a home directory; without a file, return an empty one. Keys in it and in the
-    environment are masked from then on. Raises ``ConfigError`` that names the file, what is wrong in it, and
-    what is allowed."""
+    """Read the config file of a home directory; return an empty config without a file. Mask its keys and
+    those of the environment from now on. Raises ``ConfigError`` that names the file, the problem, and what is
+    allowed."""
     path = home / CONFIG
     return _config_of(path, _read(path), frozenset(os.environ.items()))
 
 
 @lru_cache(maxsize=16)
 def _config_of(path: Path, text: str, environment: frozenset[tuple[str, str]]) -> Config:
-    """``config_of`` of these words in this environment: a server that makes an agent for each turn checks
-    them once."""
+    """Parse the text of a config file. Cached, because a server that makes an agent for each turn would parse
+    it each time."""
     try:
         raw = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
@@ -197,8 +196,8 @@ def _config_of(path: Path, text: str, environment: frozenset[tuple[str, str]]) -
 
 
 def variables_of(config: Config) -> Iterator[str]:
-    """The names of variables that the file takes keys from: ``key_env`` of providers, ``${VAR}`` of MCP
-    servers, whether an agent uses them or not."""
+    """Yield the names of the variables that contain the file's keys: ``key_env`` of providers, and ``${VAR}``
+    of MCP servers, whether an agent uses them or not."""
     yield from (profile.key_env for profile in config.profiles.values() if profile.key_env)
     yield from re.findall(r"\$\{(\w+)", json.dumps(config.mcp, default=str))
 
@@ -217,7 +216,7 @@ def _secrets_of(config: Config, environment: Mapping[str, str]) -> Iterator[str]
 
 
 def database_secrets(address: str | None) -> Iterator[str]:
-    """The address of a database, and the password in it as it is written and as it is meant."""
+    """Yield the address of a database, and its password both as written and URL-decoded."""
     if address and (password := urlsplit(address).password):
         yield from (address, password, unquote(password))
 
@@ -228,7 +227,7 @@ def _pairs(table: Mapping[str, Any], name: str) -> Mapping[str, str]:
 
 
 def check_config(path: Path, raw: Mapping[str, Any]) -> Config:
-    """What a file with these tables says. Raises ``ConfigError``."""
+    """Check the tables of a config file and return its values. Raises ``ConfigError``."""
     if unknown := [name for name in raw if name not in KEYS]:
         hint = "; settings belong under [settings]" if unknown[0] in Settings.model_fields else ""
         raise ConfigError(f"unknown key {unknown[0]}", None, ", ".join(KEYS) + hint)
@@ -249,7 +248,7 @@ def check_config(path: Path, raw: Mapping[str, Any]) -> Config:
 
 
 def _read(path: Path) -> str:
-    """The text of the file; none is an empty one."""
+    """Return the text of the file; empty without a file."""
     try:
         if path.stat().st_size > MAX_BYTES:
             raise ConfigError("the config file is too large", str(path), f"up to {MAX_BYTES:,} bytes")
@@ -281,7 +280,8 @@ def _by_task(
 
 
 def _entries(raw: Mapping[str, Any], name: str) -> tuple[Mapping[str, Any], ...]:
-    """Models in the order in which they are tried; a text is short for a table with nothing but a model."""
+    """Return the models in the order in which they are tried; a string is short for a table with only a
+    model."""
     given = raw.get(name, [])
     if not isinstance(given, list) or not all(isinstance(one, (str, Mapping)) for one in given):
         raise ConfigError(

@@ -1,21 +1,21 @@
-"""API keys of one provider: a pool with refresh, rotation and cooldowns.
+"""API keys of one provider: a pool with refresh, rotation, and cooldowns.
 
-A failed key rests: 5 minutes after a 401, an hour after 429 or 402, or as long as the provider says
-(CRED-05), in all processes of the home (``key_rests``). Which ready key a turn starts with is a strategy; by
-default the first. A refresh is tried at most twice a key and turn.
+A failed key rests for 5 minutes after a 401, for an hour after a 429 or 402, or for as long as the provider
+says (CRED-05), in all processes of the home (``key_rests``). A strategy chooses the ready key that a turn
+starts with; by default the first. Each key is refreshed at most twice per turn.
 """
 
 # Key rests by digest, headers below the SDK, hosted tools as data. A resting key is stored by digest, so the
 # file reveals nothing, and per model, because limits are per model. Keys under 16 characters are not stored,
 # because they could be guessed. A single key is used even while it rests. Extra headers are added by a hook
-# of the HTTP client, so the SDK's logs do not show them. What a provider's hosted tools did is a block of the
-# message with its issuer, so an agent never gets a call for it.
+# of the HTTP client, so the SDK's logs do not show them. The actions of a provider's hosted tools are a block
+# of the message with its issuer, so an agent never gets a call for them.
 
-# Each entry of the chain has its own keys. A fallback returns `rekeys`, retries, and repairs. Their limit is
-# the largest pool of the chain, read once when the turn is prepared, because a limit that changes during a
-# turn would be outside the proof. A smaller pool ends by fact: "another key is ready" is false. If it stays
-# true because Retry-After makes a key ready at once, the ladder continues to the fallback and the retries.
-# The bound grows by fallbacks·rekeys.
+# Each entry of the chain has its own keys. A switch to a fallback resets `rekeys`, retries, and repairs.
+# Their limit is the largest pool of the chain, read once when the turn is prepared, because a limit that
+# changes during a turn would be outside the proof. For a smaller pool, the guard "another key is ready"
+# becomes false. If it stays true because Retry-After makes a key ready at once, the ladder continues to the
+# fallback and the retries. The bound grows by fallbacks·rekeys.
 
 from __future__ import annotations
 
@@ -39,8 +39,8 @@ from fsm_agent.support.threads import in_daemon_thread
 
 # The environment of commands that a model runs: the user's own, without provider keys.
 #
-# Hidden are the variables that set a known provider's account, those whose names end like names of keys,
-# those that the config file names (``key_env``, ``${VAR}`` of an MCP server), and those that hold a key
+# Hidden are the variables that configure a known provider's account, those whose names end like key names,
+# those that the config file names (``key_env``, ``${VAR}`` of an MCP server), and those that contain a key
 # used by an agent of this process.
 
 
@@ -51,17 +51,17 @@ ACCOUNTS = (
         {row.key_env.removesuffix(_KEY) + "_" for row in PROFILES.values() if row.key_env and row.needs_key}
     ),
 )
-"""How the variables begin that set the account of a provider: ``OPENAI_``, ``ANTHROPIC_`` …"""
+"""Prefixes of the variables that configure a provider's account: ``OPENAI_``, ``ANTHROPIC_`` …"""
 ENDS = ("API_KEY", "APIKEY", "_OAUTH_TOKEN", "_HEADERS")
 KEY_VARIABLES: set[str] = set()
-"""Variables that no command may see, by name, besides those that are known by their form."""
+"""Names of hidden variables, besides those that are recognized by their form."""
 SHORTEST = 8
-"""Characters of a key that is looked for in values; a shorter one is a placeholder like "none"."""
+"""Minimum characters of a key that is searched for in values; a shorter one is a placeholder like "none"."""
 
 
 def hide_from_children(variables: Iterable[str] = (), keys: Iterable[str] = ()) -> None:
-    """Keep these variables, and those whose values hold one of these keys, from every command that this
-    process starts from now on, and the keys out of all that it shows, logs and exports."""
+    """Hide these variables, and any whose values contain one of these keys, from every command that this
+    process starts from now on. Mask the keys in everything that the process shows, logs, and exports."""
     KEY_VARIABLES.update(name for name in variables if name not in PASSED_ON)
     keep_secret(keys)
 
@@ -82,14 +82,14 @@ def _hidden(name: str, value: str) -> bool:
 
 @runtime_checkable
 class CredentialSource(Protocol):
-    """An object that knows a key and how to renew it. Both methods may be async."""
+    """An object that provides a key and can renew it. Both methods may be async."""
 
     def get(self) -> Any:
         """Return the key to use now."""
         ...
 
     def refresh(self) -> Any:
-        """Renew the key; what is returned is false when that failed."""
+        """Renew the key. Return ``False`` if that failed."""
         ...
 
 
@@ -109,11 +109,11 @@ class CredentialEntry:
 
     @property
     def refreshable(self) -> bool:
-        """Say whether the key can be renewed."""
+        """Whether the key can be renewed."""
         return not isinstance(self.source, str)
 
     async def key(self) -> str:
-        """Return the key itself; no command of this process sees it."""
+        """Return the key, and hide it from the commands of this process."""
         key = self.source if isinstance(self.source, str) else str(await _call_source(self.source.get))
         hide_from_children(keys=[key])
         return key
@@ -131,13 +131,13 @@ class KeyPool:
 
     @property
     def possible_rekeys(self) -> int:
-        """Return how many changes of keys and refreshes one call block may need."""
+        """Return the maximum number of key changes and refreshes in one call block."""
         refreshes = sum(self._figures.auth_refresh_max for entry in self._entries if entry.refreshable)
         return refreshes + max(0, len(self._entries) - 1)
 
     def new_turn(self, now: float, rests: Callable[[str], float] = lambda key: 0.0) -> None:
-        """Give the refreshes back, and go to the key that the strategy prefers among those that are ready.
-        ``rests``: until when another process lets a key rest, in seconds since the epoch."""
+        """Reset the refresh counts and select the ready key that the strategy prefers. ``rests``: returns
+        until when a key rests according to other processes, in seconds since the epoch."""
         for entry in self._entries:
             entry.refreshes = 0
             if isinstance(entry.source, str):
@@ -161,7 +161,7 @@ class KeyPool:
         return ready[0]
 
     async def key(self) -> str:
-        """Return the key in use; empty when the pool is."""
+        """Return the key in use; empty for an empty pool."""
         return await self._entries[self._index].key() if self._entries else ""
 
     @property
@@ -170,16 +170,16 @@ class KeyPool:
         return self._entries[self._index] if self._entries else None
 
     def refreshable(self) -> bool:
-        """Say whether the key in use can be renewed once more in this turn."""
+        """Return whether the key in use can be refreshed once more in this turn."""
         entry = self.in_use
         return entry is not None and entry.refreshable and entry.refreshes < self._figures.auth_refresh_max
 
     def others(self, now: float) -> int:
-        """How many other keys are ready."""
+        """Return the number of other keys that are ready."""
         return sum(self._ready(entry, now) for i, entry in enumerate(self._entries) if i != self._index)
 
     async def refresh(self) -> str:
-        """Renew the key in use; an empty text when done, else why not."""
+        """Refresh the key in use. Return an empty string on success, else the problem."""
         entry = self._entries[self._index]
         entry.refreshes += 1
         try:
@@ -189,7 +189,7 @@ class KeyPool:
         return "the credential's refresh was refused" if renewed is False else ""
 
     def rotate(self, now: float, failure_class: str, retry_after: float | None) -> bool:
-        """Rest the key in use and go to the next that is ready."""
+        """Rest the key in use and switch to the next one that is ready. Return whether there was one."""
         if not self._entries:
             return False
         entry = self._entries[self._index]
@@ -224,15 +224,15 @@ def _sources(keys: ApiKey) -> list[str | CredentialSource]:
 
 
 async def _call_source(function: Any) -> Any:
-    """Call a method that may be async, and may block when it is not."""
+    """Call a method that may be async; run a blocking one in a thread."""
     if inspect.iscoroutinefunction(function):
         return await function()
     answer = await in_daemon_thread(function)
     return await answer if inspect.isawaitable(answer) else answer
 
 
-# Keys in the machine's keyring: ``keyring:<service>/<name>`` may replace a key in an argument, in the
-# environment, and in the config file, which holds no key itself.
+# Keys in the machine's keyring: ``keyring:<service>/<name>`` can replace a key in an argument, in the
+# environment, and in the config file, which never contains a key.
 
 
 PREFIX = "keyring:"
@@ -240,13 +240,13 @@ FORM = "keyring:<service>/<name>"
 
 
 def is_kept(text: object) -> bool:
-    """Say whether this refers to a key in a keyring."""
+    """Return whether the text is a reference to a key in a keyring."""
     return isinstance(text, str) and text.strip().startswith(PREFIX)
 
 
 def unkept(text: str) -> str:
-    """Return the key that ``text`` refers to, or ``text`` itself. Raises ``ConfigError`` if the keyring has
-    none."""
+    """Return the key that ``text`` refers to, or ``text`` itself. Raises ``ConfigError`` if the keyring does
+    not have it."""
     text = text.strip()
     if not is_kept(text):
         return text
@@ -264,7 +264,7 @@ def unkept(text: str) -> str:
         raise ConfigError(
             "this machine has no keyring that can be used", text, "a key, or its variable"
         ) from None
-    except Exception as error:  # every backend has errors of its own
+    except Exception as error:  # each backend raises its own errors
         what = f"the keyring cannot be read ({type(error).__name__})"
         raise ConfigError(what, text, "a keyring that is unlocked") from None
     if not key:
@@ -272,18 +272,18 @@ def unkept(text: str) -> str:
     return key
 
 
-# Which keys rest, and until when, for all processes of a home: a refused key is not tried first by the next
-# process.
+# Resting keys of all processes of a home: the next process does not try a refused key first.
 #
-# Keys are stored as digests. A rest that begins in the future was written before the clock was set back,
-# and is ignored.
+# Keys are stored as digests. A rest that begins in the future was written before the clock was set back, and
+# is ignored.
 
 
 RESTS = "key-rests.json"
 LONGEST = 86_400.0
-"""Seconds: a server that names more does not put a key away for good."""
+"""Maximum rest in seconds: a server that asks for more must not disable a key for good."""
 SHORTEST_REST = 16
-"""Characters of a key that is kept; a shorter one is a placeholder, and could be guessed from its digest."""
+"""Minimum characters of a stored key; a shorter one is a placeholder, and could be guessed from its
+digest."""
 MOST, SLACK = 500, 60.0
 
 
@@ -299,36 +299,36 @@ class KeyRest:
 
     @property
     def subject(self) -> tuple[str, str, str]:
-        """Return what rests."""
+        """Return the provider, the model, and the digest of the resting key."""
         return self.provider, self.model, self.digest
 
     def is_of(self, model: str) -> bool:
-        """Say whether it is of this model: ``<provider>:<model>``, the model's name alone, empty for any."""
+        """Return whether the rest is for ``model``: ``<provider>:<model>``, its name, or empty for any."""
         return model in ("", self.model, f"{self.provider}:{self.model}")
 
 
 class KeyRests:
-    """The rests of a home. ``now``: the wall clock."""
+    """The resting keys of a home. ``now``: the wall clock."""
 
     def __init__(self, home: Path, now: Callable[[], float]) -> None:
         self._rows, self._now = HomeRows(home / RESTS, "rests"), now
         self._rests: dict[tuple[str, str, str], KeyRest] = {}
 
     def refresh(self) -> None:
-        """Read what there is: each turn begins with it."""
+        """Reload the file; called at the start of each turn."""
         self._rests = {rest.subject: rest for rest in self._current_rests()}
 
     def all(self) -> tuple[KeyRest, ...]:
-        """Those that are believed, as of the last ``refresh``."""
+        """Return the current rests, as of the last ``refresh``."""
         return tuple(self._rests.values())
 
     def until(self, provider: str, model: str, key: str) -> float:
-        """When a key may be used again, in seconds since the epoch; 0 for now."""
+        """Return when a key may be used again, in seconds since the epoch; 0 if it does not rest."""
         rest = self._rests.get((provider, model, digest_of(key)))
         return rest.until if rest else 0.0
 
     def keep(self, provider: str, model: str, key: str, until: float) -> None:
-        """Write that a key rests. What is over goes. Raises ``OSError`` and ``TimeoutError``."""
+        """Store that a key rests; drop expired rests. Raises ``OSError`` and ``TimeoutError``."""
         now = self._now()
         if len(key) < SHORTEST_REST or until <= now:
             return
@@ -340,7 +340,7 @@ class KeyRests:
             self._rests = rests
 
     def forget(self, model: str = "") -> tuple[KeyRest, ...]:
-        """Let the keys of a model be used again, or all; returns which rested. Raises ``OSError`` and
+        """Delete the rests of a model's keys, or all; return the deleted ones. Raises ``OSError`` and
         ``TimeoutError``."""
         if not self._rows.path.exists():
             return ()
@@ -362,5 +362,5 @@ class KeyRests:
 
 
 def digest_of(key: str) -> str:
-    """Return a digest of a key: it reveals nothing and is the same in every process."""
+    """Return a digest of a key that reveals nothing and is the same in every process."""
     return hashlib.sha256(b"fsm-agent key rest\0" + key.encode("utf-8", "replace")).hexdigest()[:24]

@@ -1,4 +1,4 @@
-"""The primary provider and its fallbacks: which one is in use, with which key, and when to go back."""
+"""The primary provider and its fallbacks: which is in use, with which key, and when the primary returns."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from fsm_agent.support.threads import in_daemon_thread
 FALLBACK_KEYS = ("model", "base_url", "api_key", "api_mode", "context_window")
 PortFactory = Callable[[Choice], ModelPort]
 Chooser = Callable[..., Choice]
-"""``fsm_agent.providers.choose.choose`` for an environment, with what a user may say of a model left open."""
+"""``fsm_agent.providers.choose.choose`` for a fixed environment; options of the model remain arguments."""
 
 
 @dataclass(slots=True)
@@ -35,18 +35,18 @@ class Backend:
 
     @property
     def named(self) -> tuple[str, str]:
-        """The provider and the model."""
+        """Return the provider and the model."""
         return self.choice.profile.name, self.choice.model
 
     @property
     def identity(self) -> tuple[object, str]:
-        """Return address and model. A port without an address only equals itself."""
+        """Return address and model. A port without an address is equal only to itself."""
         return (self.choice.base_url or self.port, self.choice.model)
 
 
 class Backends:
-    """The chain. Within a turn the index only moves forward; a new turn goes back to the primary unless it is
-    cooling down, and with it what was ``learned`` of each model."""
+    """The fallback chain. Within a turn the index only moves forward. A new turn returns to the primary
+    unless it is cooling down, and applies the facts ``learned`` about each model."""
 
     def __init__(
         self,
@@ -76,7 +76,7 @@ class Backends:
         return [backend.port for backend in self._chain]
 
     async def new_turn(self) -> tuple[Runtime, str]:
-        """Go back to the primary if it may be used again. A notice says so when it may not."""
+        """Return to the primary if it is ready, else add a notice. Return the runtime and the notice."""
         now, notice = self._clock.now(), ""
         self._learned.refresh()
         if self._index and now >= self._primary_ready_at:
@@ -93,8 +93,8 @@ class Backends:
         return self.runtime(), "; ".join(filter(None, (notice, problem)))
 
     async def resume(self, before: Runtime) -> tuple[Runtime, str]:
-        """Go to the entry that a turn was on in another process. When this chain has none like it, the
-        primary is taken, and the notice says so."""
+        """Resume on the entry that the turn used in another process. If this chain has no such entry, use the
+        primary and add a notice."""
         runtime, notice = await self.new_turn()
         wanted = (before.provider, before.model, before.base_url)
         for index, backend in enumerate(self._chain):
@@ -110,7 +110,7 @@ class Backends:
         return runtime, "; ".join(filter(None, (notice, other)))
 
     def runtimes(self) -> tuple[Runtime, ...]:
-        """What is known of each model of the chain by itself."""
+        """Return the runtime of each model in the chain by itself."""
         return tuple(self._alone(index) for index in range(len(self._chain)))
 
     def _alone(self, index: int) -> Runtime:
@@ -124,7 +124,7 @@ class Backends:
         )
 
     def runtime(self) -> Runtime:
-        """What the turn may know of the chain."""
+        """Return the turn's view of the chain."""
         backend, rest = self.current, self._usable_after()
         runtime = self._alone(self._index)
         return replace(
@@ -142,12 +142,12 @@ class Backends:
         return "" if "window" in there else self.current.choice.guess
 
     def stop_streaming(self) -> Switched:
-        """Ask the model in use for whole replies from now on."""
+        """Request complete replies from the model in use from now on."""
         self.current.streaming = False
         return Switched(True, self.runtime())
 
     async def switch(self, cooldown: bool, wider_than: int | None) -> Switched:
-        """Go to the next entry that differs from the one in use and, if asked for, has a wider window."""
+        """Switch to the next different entry, with a larger window than ``wider_than`` if requested."""
         rest = [
             backend
             for backend in self._usable_after()
@@ -161,11 +161,11 @@ class Backends:
         return Switched(True, self.runtime(), await self._use_key())
 
     def rest_primary(self, seconds: float) -> None:
-        """Turns that begin before the primary is rested stay on the fallback in use."""
+        """Keep later turns on the fallback in use for this long."""
         self._primary_ready_at = max(self._primary_ready_at, self._clock.now() + seconds)
 
     async def rekey(self, request: Rekey) -> Switched:
-        """Refresh the key in use when that can help, else go to another key."""
+        """Refresh the key in use if that can help, else switch to another key."""
         keys, refused = self.current.keys, ""
         if request.failure_class == "auth" and keys.refreshable():
             refused = await keys.refresh()
@@ -181,7 +181,7 @@ class Backends:
         return Switched(False, self.runtime(), refused or "no other key is ready")
 
     async def _keep_rest(self, entry: CredentialEntry | None) -> str:
-        """Let the other processes of the home know that a key rests; why they do not, if they do not."""
+        """Store that a key rests, for other processes of the home. Return a note if that failed."""
         if entry is None or not isinstance(entry.source, str):
             return ""
         until = self._clock.now() + LONGEST if entry.dead else entry.ready_at
@@ -189,7 +189,7 @@ class Backends:
             await in_daemon_thread(
                 partial(self._learned.rests.keep, *self.current.named, entry.source, until)
             )
-        except OSError as error:  # a lock that is held too long is one
+        except OSError as error:  # includes the timeout of a lock
             return f" (that the last one rests is not kept: {type(error).__name__})"
         return ""
 
@@ -198,8 +198,8 @@ class Backends:
         return Switched(True, self.runtime())
 
     async def _use_key(self) -> str:
-        """Give the port the key in use; why not, when its source cannot say it: the provider's refusal then
-        comes in."""
+        """Give the key in use to the port. Return the problem if the key's source fails; the provider's
+        refusal follows."""
         try:
             self.current.port.use_key(await self.current.keys.key())
         except Exception as error:
@@ -207,11 +207,11 @@ class Backends:
         return ""
 
     def _window(self, backend: Backend) -> int | None:
-        """Tokens that a prompt may have there, as far as is known and was learned."""
+        """Return the maximum prompt in tokens, as known or learned."""
         return self._learned.applied(backend.choice.runtime()).window
 
     def _usable_after(self) -> list[Backend]:
-        """What can still be switched to, each entry once."""
+        """Return the remaining fallbacks that can be used, each entry once."""
         seen, rest = [self.current.identity], []
         for backend in self._chain[self._index + 1 :]:
             if backend.identity not in seen:
@@ -227,8 +227,8 @@ class Backends:
 def fallback_backends(
     specs: Sequence[Mapping[str, Any]] | None, choose: Chooser, settings: Settings, port: PortFactory
 ) -> tuple[list[Backend], list[str]]:
-    """The entries of ``fallbacks=``; an entry without a usable key is left out with a notice. Raises
-    ``ConfigError`` for one that is malformed."""
+    """Build the entries of ``fallbacks=``. An entry without a usable key is left out with a notice. Raises
+    ``ConfigError`` for a malformed one."""
     backends, notices = [], []
     for number, spec in enumerate(specs or (), 1):
         if not isinstance(spec, Mapping) or "model" not in spec:
@@ -249,7 +249,7 @@ def fallback_backends(
 
 
 def make_backend(spec: Mapping[str, Any], choose: Chooser, settings: Settings, port: PortFactory) -> Backend:
-    """One entry from what a user says of it. ``model`` may be a ``ModelPort``, which is used as it is."""
+    """Build one entry from the user's options. ``model`` may be a ``ModelPort``, which is used as it is."""
     model, given = spec["model"], spec.get("api_key")
     rng = random.Random(settings.backoff.seed)  # noqa: S311 - a choice among keys, not a secret
     if hasattr(model, "call"):

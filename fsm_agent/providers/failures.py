@@ -1,6 +1,4 @@
-"""From whatever went wrong at a provider to a ``Failure``. Needs no SDK: exceptions are read by their
-shape.
-"""
+"""Build a ``Failure`` from any error at a provider. Needs no SDK: exceptions are recognized by shape."""
 
 from __future__ import annotations
 
@@ -21,12 +19,12 @@ from fsm_agent.providers.reply_values import too_much
 from fsm_agent.support.redaction import mask
 from fsm_agent.support.texts import OverlyNestedError, clean, json_of
 
-# What an error body says: its sentence, its codes, all its texts. Pure functions over decoded JSON or raw
+# Parse an error body: its sentence, its codes, and all its texts. Pure functions over decoded JSON or raw
 # text.
 
 
 LIMIT = 500
-"""Longest message in characters (ERR-27)."""
+"""Maximum message in characters (ERR-27)."""
 _DEPTH = 6
 _TITLE = re.compile(r"<title[^<>]*>(.*?)(?:</title>|\Z)", re.IGNORECASE | re.DOTALL)
 _HTML = re.compile(r"^\s*(<!doctype|<html|<head|<body|<\?xml)", re.IGNORECASE)
@@ -34,7 +32,7 @@ _HIDDEN = re.compile(
     r"<script\b.*?(?:</script>|\Z)|<style\b.*?(?:</style>|\Z)|<[^<>]+>", re.IGNORECASE | re.DOTALL
 )
 MOST = 200_000
-"""Characters that are looked at of one text; connections read less of an error."""
+"""Maximum characters read of one text; connections read less of an error."""
 
 
 def one_line(text: str, limit: int = LIMIT) -> str:
@@ -48,15 +46,15 @@ def one_line(text: str, limit: int = LIMIT) -> str:
 
 
 def error_of(body: Any) -> Any:
-    """The part of a body that tells of the error: the ``error`` field, or the body itself. Some vendors send
-    a list."""
+    """Return the part of a body that describes the error: the ``error`` field, or the body itself. Some
+    vendors send a list."""
     if isinstance(body, list):
         body = next((part for part in body if isinstance(part, Mapping)), body)
     return body.get("error") or body if isinstance(body, Mapping) else body
 
 
 def sentence(body: Any, depth: int = _DEPTH) -> str:
-    """The sentence meant for people; of an aggregator's error also what the provider behind it said."""
+    """Return the sentence meant for people; from an aggregator, also the upstream provider's."""
     error = error_of(body)
     if isinstance(error, str):
         return _sentence_in(error, depth)
@@ -70,8 +68,7 @@ def sentence(body: Any, depth: int = _DEPTH) -> str:
 
 
 def codes(body: Any) -> list[str]:
-    """Every structured code, best first: names before types before numbers, the outer error before nested
-    ones."""
+    """Return every structured code, best first: names, types, then numbers; outer errors before nested."""
     found: list[tuple[int, str]] = []
     for depth, error in enumerate(_errors(body)):
         details = error.get("details")
@@ -84,7 +81,7 @@ def codes(body: Any) -> list[str]:
 
 
 def texts(body: Any) -> list[str]:
-    """Every text anywhere in a body, JSON inside texts included; ``metadata`` marks an aggregator's
+    """Return every text in a body, including JSON inside texts; ``metadata`` marks an aggregator's
     wrapper."""
     found = list(_texts(body, _DEPTH))
     error = error_of(body)
@@ -94,7 +91,7 @@ def texts(body: Any) -> list[str]:
 
 
 def _errors(body: Any) -> Iterator[Mapping[str, Any]]:
-    """The error, then those nested in its message or metadata."""
+    """Yield the error, then those nested in its message or metadata."""
     for _ in range(_DEPTH):
         body = error_of(body)
         if isinstance(body, str):
@@ -107,7 +104,7 @@ def _errors(body: Any) -> Iterator[Mapping[str, Any]]:
 
 
 def _upstream(error: Mapping[str, Any]) -> Any:
-    """The error of the provider behind an aggregator; its raw text may be JSON."""
+    """Return the upstream provider's error inside an aggregator's; its raw text may be JSON."""
     metadata = error.get("metadata")
     raw = metadata.get("raw") if isinstance(metadata, Mapping) else None
     if isinstance(raw, str):
@@ -116,13 +113,13 @@ def _upstream(error: Mapping[str, Any]) -> Any:
 
 
 def _sentence_in(text: str, depth: int) -> str:
-    """A message that holds JSON is replaced by the message inside."""
+    """Return the sentence of a message; if the message contains JSON, the sentence inside it."""
     inner = _json_in(text) if depth else None
     return (sentence(inner, depth - 1) if inner is not None else "") or text
 
 
 def _json_in(text: str) -> Any:
-    """The JSON object inside a text, or ``None``."""
+    """Return the JSON object inside a text, or ``None``."""
     text = text[:MOST]
     start, end = text.find("{"), text.rfind("}")
     if not 0 <= start < end:
@@ -144,7 +141,7 @@ def _texts(value: Any, depth: int) -> Iterator[str]:
             yield from _texts(part, depth - 1)
 
 
-# A redirect from a provider's address. No request to a model follows one.
+# A redirect from a provider's address. Requests to a model never follow one.
 #
 # A request carries the key and the whole conversation, which are meant for the configured address. Each
 # request is also an attempt that the table has counted, so the transport may not send an uncounted one.
@@ -152,13 +149,13 @@ def _texts(value: Any, depth: int) -> Iterator[str]:
 
 
 PATHS = ("/chat/completions", "/responses", "/v1/messages")
-"""What the wires add to a base URL."""
+"""The paths that wires add to a base URL."""
 _SHOWN = 200
-"""Longest address in characters that is shown."""
+"""Maximum characters of a displayed address."""
 
 
 def is_redirect(status: int) -> bool:
-    """Say whether an HTTP code points elsewhere."""
+    """Return whether an HTTP status is a redirect."""
     return 300 <= status < 400
 
 
@@ -169,10 +166,10 @@ def redirect_failure(
     secrets: Iterable[str] = (),
     exception: str = "",
 ) -> Failure:
-    """What a redirect means: one line with the status, the place without secrets, and what to do.
+    """Build the failure for a redirect: one line with the status, the target without secrets, and the fix.
 
-    ``asked`` is the address of the request, ``location`` the header of the response. The place is no part of
-    the ``detail``, so that no word in it is taken for an error of the provider's.
+    ``asked`` is the address of the request, ``location`` the header of the response. The target is not part
+    of the ``detail``, so that its words are not matched as a provider's error.
     """
     secrets = tuple(secrets)
     place = _place(asked, location)
@@ -190,7 +187,8 @@ def redirect_failure(
 
 
 def _place(asked: str, location: str | None) -> str:
-    """Scheme, host and path of the new address; other parts may carry secrets. Empty if it cannot be read."""
+    """Return scheme, host, and path of the new address; other parts may contain secrets. Empty if it is
+    unreadable."""
     try:
         parts = urlsplit(urljoin(asked, location or ""))
     except ValueError:
@@ -202,7 +200,7 @@ def _place(asked: str, location: str | None) -> str:
 
 
 def _advice(place: str, secrets: Iterable[str]) -> str:
-    """The base URL that leads to the place, if what a wire adds to one is still at its end."""
+    """Return the advice: the base URL of the target, if the target still ends with a wire's path."""
     base = next((place.removesuffix(path) for path in PATHS if place.endswith(path)), "")
     if not base:
         return "set base_url to the API's address"
@@ -213,7 +211,7 @@ def _format_detail(address: str, secrets: Iterable[str]) -> str:
     return one_line(mask(address, secrets), _SHOWN) if address else "no web address"
 
 
-# How long a provider asks to wait, from its headers or its error body.
+# The wait that a provider requests in its headers or error body.
 
 
 _DURATION = re.compile(r"\s*+(\d{1,15}(?:\.\d{1,15})?)\s*+s?\s*+\Z")
@@ -233,19 +231,21 @@ _HINTS = frozenset(
     }
 )
 _EPOCH = 1e9
-"""Figures above this are points in time (in seconds; a thousand times that: milliseconds), not durations."""
+"""Numbers above this are points in time (in seconds; in milliseconds above a thousand times that), not
+durations."""
 LITTLE = 0.05
-"""Fraction of a limit: the user is notified when less of it is left."""
+"""Fraction of a limit below which the user is notified."""
 _NO_NAME = ("x", "ratelimit", "remaining", "anthropic")
 
 
 def retry_after(headers: Mapping[str, str], body: Any, now: float) -> float | None:
-    """Seconds from ``now``, never negative; 0 means at once, ``None`` that nothing was said.
+    """Return the requested wait in seconds from ``now``, never negative; 0 means at once, ``None`` without a
+    request.
 
     ``retry-after-ms`` wins over ``Retry-After`` (seconds or an HTTP date), and both over hints in the body:
     ``retry_after``, ``retryDelay`` (Google), ``resets_in_seconds``, ``resets_at``, ``X-RateLimit-Reset``
-    (OpenRouter's metadata). Last of all the headers of limits are looked at: those that have nothing left say
-    when they have again (``x-ratelimit-reset-tokens: 6m0s``, ``anthropic-ratelimit-requests-reset``)."""
+    (OpenRouter's metadata). Finally, the rate-limit headers are read: the latest reset of an exhausted limit
+    counts (``x-ratelimit-reset-tokens: 6m0s``, ``anthropic-ratelimit-requests-reset``)."""
     lower = {name.lower(): value for name, value in headers.items()}
     if (milliseconds := _seconds(lower.get("retry-after-ms"))) is not None:
         return milliseconds / 1000
@@ -258,9 +258,8 @@ def retry_after(headers: Mapping[str, str], body: Any, now: float) -> float | No
 
 
 def little_left(headers: Mapping[str, str], now: float) -> str:
-    """Say in a few words which limits of a provider have little left (``x-ratelimit-remaining-tokens``,
-    ``anthropic-ratelimit-requests-remaining`` and the like), and when they have more again; nothing when
-    there is enough, or nothing was said."""
+    """Describe the limits of a provider that are nearly used up (``x-ratelimit-remaining-tokens``,
+    ``anthropic-ratelimit-requests-remaining`` and the like), and when they reset; empty if there are none."""
     lower = {name.lower(): value for name, value in headers.items() if "ratelimit" in name.lower()}
     return "; ".join(_scarce(lower, now))
 
@@ -277,7 +276,7 @@ def _scarce(headers: Mapping[str, str], now: float) -> Iterator[str]:
 
 
 def _resets(headers: Mapping[str, str], now: float) -> Iterator[float]:
-    """When the exhausted limits reset; headers in lower case."""
+    """Yield the seconds until each exhausted limit resets; header names in lower case."""
     for name, left in headers.items():
         if "ratelimit" not in name or "remaining" not in name or _seconds(left) != 0:
             continue
@@ -317,7 +316,7 @@ def _from_epoch(figure: float, now: float) -> float:
 
 
 def _seconds(value: Any) -> float | None:
-    """A non-negative finite number, as a number or as text such as ``34`` or ``34.2s``."""
+    """Parse a non-negative finite number, given as a number or as text such as ``34`` or ``34.2s``."""
     if isinstance(value, str):
         found = _DURATION.match(value)
         value = float(found[1]) if found else None
@@ -339,17 +338,17 @@ def _until(date: str, now: float) -> float | None:
 
 
 DEPTH = 5
-"""How far a chain of causes is followed."""
+"""Maximum length of a chain of causes."""
 _DETAIL = 8_000
-"""Longest detail in characters: enough for every text of an error, bounded for a page of HTML."""
+"""Maximum detail in characters: enough for every text of an error, bounded for a page of HTML."""
 
 _TRANSPORT = ("httpx", "httpx2", "httpcore", "httpcore2", "anyio", "h11", "h2", "aiohttp")
 _WRAPPERS = frozenset({"APIConnectionError", "APITimeoutError"})
-"""An SDK's own names for what its transport raised; the cause says more."""
+"""An SDK's wrappers for errors of its transport; the cause is more specific."""
 _LOCAL = frozenset({"LocalProtocolError", "InvalidURL", "UnsupportedProtocol"})
-"""A request that could not even be written: an illegal header or URL. Asking again would not help."""
+"""Errors of a request that could not be written: an illegal header or URL. Retrying would not help."""
 _UNSENT = frozenset({"ConnectError", "ConnectTimeout", "PoolTimeout", "ProxyError"})
-"""The connection was never made, so the provider cannot have seen the request."""
+"""Errors of a connection that was never made, so the provider cannot have seen the request."""
 
 _STATUS_OF_TYPE = {
     "invalid_request_error": 400,
@@ -369,16 +368,14 @@ _STATUS_OF_TYPE = {
     "internalServerException": 500,
     "serviceUnavailableException": 503,
 }
-"""The status that Anthropic and Amazon document for each type of error; an error inside a stream comes
-without one."""
+"""The status that Anthropic and Amazon document for each error type; stream errors have no status."""
 
 
 def failure_from(exc: BaseException, now: float, secrets: Iterable[str] = ()) -> Failure:
-    """Say what an exception of an SDK, of its transport or of the machine means. ``now`` is wall time in
-    seconds.
+    """Classify an exception of an SDK, its transport, or the machine. ``now`` is wall time in seconds.
 
-    Everything that looks like a key, and every one of ``secrets``, is masked in all texts. The status is
-    looked for along the chain of causes; an SDK's ``RateLimitError`` counts as 429 without one."""
+    Everything that looks like a key, and each of ``secrets``, is masked in all texts. The status is searched
+    along the chain of causes; an SDK's ``RateLimitError`` without a status counts as 429."""
     secrets = tuple(secrets)
     chain = list(_causes(exc))
     for link in chain:
@@ -421,19 +418,19 @@ def http_failure(
     exception: str = "",
     text: str = "",
 ) -> Failure:
-    """A response with an error status. ``body`` is decoded JSON or raw text; ``text`` what the exception
-    said."""
+    """Build the failure for an error status. ``body``: decoded JSON or raw text; ``text``: the exception's
+    message."""
     return _build("http", body, headers, now, secrets, text or f"Error code: {status}", status, exception)
 
 
 def body_failure(body: Any, now: float = 0.0, secrets: Iterable[str] = (), text: str = "") -> Failure:
-    """A 200 that carries an error instead of a reply; its code and message are kept."""
+    """Build the failure for an error in place of a reply, with status 200; its code and message are kept."""
     return _build("shape", body, {}, now, secrets, text, None, "ErrorInBody")
 
 
 def event_failure(body: Any, now: float = 0.0, secrets: Iterable[str] = (), text: str = "") -> Failure:
-    """An error that arrived inside a stream whose status said 200. Where its type has a status of its own,
-    that counts."""
+    """Build the failure for an error inside a stream whose status was 200. If its type implies a status, that
+    is used."""
     error = error_of(body)
     kind = error.get("type") if isinstance(error, Mapping) else None
     status = _STATUS_OF_TYPE.get(kind) if isinstance(kind, str) else None
@@ -443,7 +440,8 @@ def event_failure(body: Any, now: float = 0.0, secrets: Iterable[str] = (), text
 
 
 def shape_failure(what: str, body: Any = None, secrets: Iterable[str] = ()) -> Failure:
-    """A 200 whose body is no reply. ``what`` says why; a glimpse of the body follows."""
+    """Build the failure for a status 200 whose body is not a reply. ``what`` is the reason; an excerpt of the
+    body follows."""
     secrets = tuple(secrets)
     seen = one_line(body if isinstance(body, str) else "" if body is None else repr(body), 200)
     message = mask(f"{what}: {seen}" if seen else what, secrets)
@@ -492,7 +490,7 @@ def _plain(
 
 
 def _detail(texts: Iterable[str], secrets: Iterable[str]) -> str:
-    """All texts of an error in small letters, as words are looked for in them."""
+    """Return all texts of an error, masked and lower-cased for word matching."""
     return clean(mask("\n".join(texts), secrets)).lower()[:_DETAIL]
 
 
@@ -523,8 +521,8 @@ def _headers(exc: BaseException) -> Mapping[str, str]:
 
 
 def _is_decoding(exc: BaseException) -> bool:
-    """A response that cannot be decoded. Of a number of too many digits Python's JSON says so with a
-    plain ``ValueError``."""
+    """Return whether a response could not be decoded. For a number with too many digits, Python's JSON parser
+    raises a plain ``ValueError``."""
     too_long = type(exc) is ValueError and "integer string conversion" in str(exc)
     return too_long or isinstance(
         exc, (UnicodeDecodeError, RecursionError, JSONDecodeError, OverlyNestedError)

@@ -1,9 +1,9 @@
-"""``offline:demo``: a substitute for a model that works by rule, without a key and without a network.
+"""``offline:demo``: a rule-based substitute for a model, without a key and without a network.
 
 A request is split into clauses; the first rule that matches a clause decides which tool it calls. Clauses
-joined by "and" may run together, "then" begins the next stage. The answer is written from the real results
-of those calls. The demo is deterministic and stateless: all it knows is in the request. It reports no
-usage, because it reads no tokens."""
+joined by "and" may run together, "then" begins the next stage. The answer is written from the real results of
+those calls. The demo is deterministic and stateless: all it knows is in the request. It reports no usage,
+because it reads no tokens."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ from fsm_agent.runtime.ports import StreamSink
 
 NO_MODEL = "(offline demo: no language model was used)"
 MAX_ROUNDS = 12
-"""Rounds of tools for one request; a file to be counted is read page by page."""
+"""Maximum rounds of tools for one request; a file whose lines are counted is read page by page."""
 MAX_REQUEST = 2_000
-"""Characters of a request that are parsed."""
+"""Maximum characters of a request that are parsed."""
 MAX_CALLS = 12
 SHOWN = 12
-"""Lines or names that an answer quotes."""
+"""Maximum lines or names that an answer quotes."""
 HELP = """I am the offline demo: I follow a few rules and understand nothing else. Ask me for example to
 - list the files in a folder: "what is in this folder?", "list docs and read README.md"
 - read a file, or count its lines: "read pyproject.toml", "how many lines has README.md?"
@@ -47,8 +47,8 @@ Row = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Intent:
-    """One thing that the user wants. ``subject`` is its name in the answer; ``stage`` orders calls that
-    must wait."""
+    """One thing that the user wants. ``subject`` is its name in the answer; ``stage`` orders calls that must
+    wait."""
 
     tool: str
     subject: str
@@ -64,8 +64,7 @@ class OfflineDemo:
         self.pace = pace
 
     async def call(self, request: ModelRequest, sink: StreamSink) -> ModelReply | Failure:
-        """Decide by rule. A body that is not a chat-completions request gives a ``Failure`` of kind
-        ``shape``."""
+        """Decide by rule. Returns a ``shape`` failure for a body that is not a chat-completions request."""
         try:
             body = json.loads(request.body)
             text, calls = _decide(body, request.purpose == "summary")
@@ -120,8 +119,8 @@ def _decide(body: Row, summary: bool) -> tuple[str, tuple[ToolCall, ...]]:
 
 
 def _newest_request(rows: Sequence[Row], tools: bool) -> int:
-    """Return the index of the user's newest request. Without tools the last row may be the agent's own,
-    which asks for a final answer: then the request is the one before, for which tools were called."""
+    """Return the index of the user's newest request. Without tools the last row may be the agent's own, which
+    asks for a final answer: then the user's request is the one before it, whose tools were called."""
     users = [index for index, row in enumerate(rows) if row["role"] == "user"]
     if not users:
         return len(rows) - 1
@@ -137,7 +136,7 @@ def _text(row: Row) -> str:
     return "\n".join(str(part.get("text", "")) for part in content if part.get("type") == "text")
 
 
-# What has been called so far, and what to call next
+# Previous calls, and the next one
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,8 +158,8 @@ def _calls_made(rows: Sequence[Row]) -> Iterator[CallMade]:
 
 
 def _next_call(intent: Intent, made: Sequence[CallMade]) -> Intent | None:
-    """Return the first call of an intent, or the next page of a file whose lines are counted; ``None`` when
-    it has all its results."""
+    """Return the first call of an intent, or the next page of a file whose lines are counted; ``None`` if all
+    results are there."""
     intent, results = _follow(intent, made)
     if not results:
         return intent
@@ -169,8 +168,8 @@ def _next_call(intent: Intent, made: Sequence[CallMade]) -> Intent | None:
 
 
 def _follow(intent: Intent, made: Sequence[CallMade]) -> tuple[Intent, list[str]]:
-    """Return an intent and its results so far, page by page. A file that proves to be a folder is listed,
-    and the other way round."""
+    """Return an intent and its results so far, page by page. A file that turns out to be a folder is listed,
+    and vice versa."""
     page = {"start_line"} if intent.counts else set()
     results = [
         call.result
@@ -245,8 +244,8 @@ _TIME = re.compile(r"\b(?:time|date|clock|what day|today)\b", re.IGNORECASE)
 
 
 def plan(request: str, tools: Mapping[str, Row]) -> list[Intent]:
-    """Return what to do for a request, in order. ``tools``: the parameter schemas of the offered tools, by
-    name; an intent whose tool is not among them is kept, so that the answer can say so."""
+    """Return the intents of a request, in order. ``tools``: the parameter schemas of the offered tools, by
+    name. An intent whose tool is missing is kept, so that the answer can say so."""
     found: dict[tuple[str, str, bool], Intent] = {}
     for stage, words in _clauses(request[:MAX_REQUEST]):
         intents = list(_calls_in_text(words, tools))
@@ -260,7 +259,7 @@ def plan(request: str, tools: Mapping[str, Row]) -> list[Intent]:
 
 def _clauses(text: str) -> Iterator[tuple[int, str]]:
     """Yield (stage, words). Quotes and parentheses are kept whole; "then" begins a new stage."""
-    # long blanks would make the patterns slow
+    # long runs of blanks would make the patterns slow
     text = re.sub(r" ?\n[ \n]*", "\n", re.sub(r"[^\S\n]+", " ", text))
     masked = _INSIDE.sub(lambda found: "_" * len(found[0]), text)
     stage = start = 0
@@ -272,7 +271,7 @@ def _clauses(text: str) -> Iterator[tuple[int, str]]:
 
 
 def _calls_in_text(words: str, tools: Mapping[str, Row]) -> Iterator[Intent]:
-    """Find calls of tools written out: ``lookup(city="Bern", days=2)`` or ``lookup("Bern")``."""
+    """Find tool calls written as text: ``lookup(city="Bern", days=2)`` or ``lookup("Bern")``."""
     for name, schema in tools.items():
         at = re.search(rf"(?<![\w.]){re.escape(name)}\s*\(", words)
         if at is None:
@@ -409,7 +408,7 @@ def _is_expression(text: str) -> bool:
 # From results to an answer in Markdown
 
 _MARKUP = re.compile(r"`|\*.*\*|(?<!\w)_|_(?!\w)|~~|\]\(|<[a-zA-Z/!]|&#?\w+;|\\[!-/:-@\[-`{-~]", re.DOTALL)
-"""Text that Markdown would not show as it is written."""
+"""Text that Markdown would not display verbatim."""
 
 
 def _answer(intents: Sequence[Intent], made: Sequence[CallMade], tools: Mapping[str, Any]) -> str:
@@ -524,7 +523,7 @@ _DESCRIPTIONS: Mapping[str, Callable[[Intent, Sequence[str]], str]] = {
 
 
 def _code(text: str) -> str:
-    """Return a text as inline code of Markdown, which shows it unchanged."""
+    """Return a text as Markdown inline code, which displays it verbatim."""
     sign, blank = _fence(text, "`"), " " if text.startswith("`") or text.endswith("`") else ""
     return f"{sign}{blank}{text}{blank}{sign}"
 
@@ -543,7 +542,7 @@ def _block(lines: Sequence[str]) -> list[str]:
 
 
 def _fence(text: str, sign: str) -> str:
-    """Return more backticks than the text has in a row."""
+    """Return a longer run of backticks than any in the text."""
     return "`" * max(len(sign), 1 + max(map(len, re.findall("`+", text)), default=0))
 
 

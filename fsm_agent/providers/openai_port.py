@@ -1,5 +1,5 @@
-"""The two wires of the OpenAI SDK as ports, through its low-level door: they differ in their path and in how
-a reply is read.
+"""Ports for the two wires of the OpenAI SDK, through its low-level interface. The wires differ in their path
+and in how a reply is parsed.
 """
 
 from __future__ import annotations
@@ -28,17 +28,17 @@ from fsm_agent.providers.reply_values import (
 from fsm_agent.providers.sdk_port import NO_KEY, SdkPort, omitted
 from fsm_agent.runtime.ports import StreamSink
 
-# The output items of a reply on the Responses wire.
+# Output items of a reply on the Responses wire.
 
 
 BREAK = "\n\n"
-"""Between two messages of one reply, and between two parts of a summary."""
+"""The separator between two messages of one reply, and between two parts of a summary."""
 UNFINISHED = frozenset({"queued", "in_progress", "incomplete"})
 
 
 @dataclass(slots=True)
 class ResponseItem:
-    """An output item that is arriving. ``whole`` is it as it was when it was done."""
+    """An output item that is arriving. ``whole``: the item as it was when complete."""
 
     kind: str
     name: str = ""
@@ -54,18 +54,17 @@ class ResponseItem:
 
     @property
     def text(self) -> str:
-        """Return the text that came so far."""
+        """Return the text received so far."""
         return "".join(self.texts)
 
     @property
     def is_narration(self) -> bool:
-        """Say whether the text is narration shown while the model works, rather than an answer (FMT-09)."""
+        """Whether the text is narration shown while the model works, rather than an answer (FMT-09)."""
         return self.phase == "commentary"
 
 
 def calls_of(items: Collection[ResponseItem], unfinished: bool) -> Iterator[ToolCall]:
-    """The calls, each with an id that is unique among them; those that are not finished only where that is
-    the point."""
+    """Yield the calls, each with a unique id. Unfinished calls are included only if ``unfinished``."""
     finished = [
         item
         for item in items
@@ -77,8 +76,8 @@ def calls_of(items: Collection[ResponseItem], unfinished: bool) -> Iterator[Tool
 
 
 def blocks_of(items: Collection[ResponseItem], called: bool) -> Iterator[Mapping[str, Any]]:
-    """What must be sent back besides the text: encrypted reasoning and what the provider's own tools did,
-    verbatim, and the phase that the text was said in."""
+    """Yield everything besides the text that must be sent back: encrypted reasoning and the actions of hosted
+    tools, verbatim, and the phase of the text."""
     for item in items:
         if item.whole is None:
             continue
@@ -94,7 +93,8 @@ def blocks_of(items: Collection[ResponseItem], called: bool) -> Iterator[Mapping
 
 
 def _is_sealed(whole: Mapping[str, Any]) -> bool:
-    """Has a thought what the provider takes back? One that it refuses would spoil every later request."""
+    """Return whether the provider will accept this reasoning item when it is sent back. A rejected one would
+    spoil every later request."""
     summary, content = whole.get("summary"), whole.get("content")
     return (
         bool(text_of(whole.get("encrypted_content")))
@@ -105,19 +105,19 @@ def _is_sealed(whole: Mapping[str, Any]) -> bool:
 
 
 def texts_of(content: Any, key: str) -> list[str]:
-    """The texts of a list of parts that have this field."""
+    """Return the texts of the parts that have this field."""
     return [text for part in mappings_of(content) if (text := text_of(part.get(key)))]
 
 
 # Assemble a reply of the Responses wire from events or from one object. No SDK, no network.
 #
-# A reply of this wire is a list of items: messages, function calls, reasoning, and the server's own
-# actions. A message of phase ``commentary`` is narration: it is shown as it arrives and kept beside calls,
-# but is never the answer.
+# A reply of this wire is a list of items: messages, function calls, reasoning, and the server's own actions.
+# A message of phase ``commentary`` is narration: it is shown as it arrives and kept beside calls, but is
+# never the answer.
 
 
 _FINISH: dict[str, Finish] = {"max_output_tokens": "length", "content_filter": "content_filter"}
-"""Why a response is incomplete; every other reason is just that."""
+"""Finish reasons of an incomplete response; any other reason is just ``incomplete``."""
 _ENDS = frozenset({"response.completed", "response.incomplete", "response.failed", "response.cancelled"})
 _LEAKED = re.compile(r"(?:^|[\s>|])to=functions\.[A-Za-z_]")
 """A call that a model wrote as text in its own notation (FMT-10)."""
@@ -125,10 +125,10 @@ OTHER_WIRE = "the server answers in the form of chat completions; set api_mode t
 
 
 class ResponsesReply:
-    """A reply as it grows. ``feed`` takes events in order and reports deltas to the sink; ``end`` judges what
-    came.
+    """A growing reply. ``feed`` takes events in order and reports deltas to the sink; ``end`` builds the
+    result.
 
-    ``now`` (wall time in seconds) and ``secrets`` serve a failure that the stream tells of."""
+    ``now`` (wall time in seconds) and ``secrets`` are for a failure reported by the stream."""
 
     def __init__(self, sink: StreamSink, now: float = 0.0, secrets: Iterable[str] = ()) -> None:
         self._sink = sink
@@ -156,11 +156,11 @@ class ResponsesReply:
 
     @property
     def finished(self) -> bool:
-        """The response has ended, well or not; nothing follows."""
+        """Whether the response has ended, successfully or not; nothing follows."""
         return bool(self._status) or self._failure is not None
 
     def feed(self, event: Any) -> None:
-        """Take one decoded event. What is no event of this wire (a ping) is passed over."""
+        """Process one decoded event. Ignores events of other kinds (a ping)."""
         if not isinstance(event, Mapping):
             return
         kind = text_of(event.get("type"))
@@ -177,8 +177,8 @@ class ResponsesReply:
         self._model = text_of(mapping_of(event.get("response")).get("model")) or self._model
 
     def _item(self, event: Mapping[str, Any], kind: str) -> ResponseItem:
-        """The item of an event, by its place; some servers tell only its id. One that was not announced is
-        forgiven."""
+        """Return the item of an event, by its index; some servers send only its id. An unannounced item is
+        created."""
         place = place_of(event.get("output_index"))
         if place is None:
             place = text_of(event.get("item_id")) or text_of(mapping_of(event.get("item")).get("id"))
@@ -202,7 +202,7 @@ class ResponsesReply:
             self._sink.tool(item.name)
 
     def _complete(self, item: ResponseItem, given: Mapping[str, Any]) -> None:
-        """A completed item. Publish now what its deltas did not contain."""
+        """Process a completed item, and report what its deltas did not contain."""
         self._note(item, given)
         item.whole = given
         if item.kind == "function_call":
@@ -261,8 +261,8 @@ class ResponsesReply:
         self._failure = event_failure(event, self._now, self._secrets)
 
     def take(self, response: Mapping[str, Any], default: str = "completed") -> None:
-        """The response as a whole. Its items count only where they were not streamed: some servers send none
-        at the end."""
+        """Process the complete response. Its items are used only where none were streamed: some servers send
+        none at the end."""
         self._began({"response": response})
         self.usage = responses_usage(response.get("usage")) or self.usage
         seen, output = list(self._items.values()), response.get("output")
@@ -287,13 +287,13 @@ class ResponsesReply:
     # Judging
 
     def end(self, failure: Failure | None = None) -> ModelReply | Failure:
-        """What the request brought, once nothing more comes; ``failure`` is what broke it off, if anything
-        did.
+        """Return the reply or a failure once the stream has ended; ``failure`` is the error that broke it
+        off, if any.
 
-        After its end event the reply is whole, whatever happened next. Text without one is a cut reply:
+        After its end event the reply is complete, whatever happened next. Text without one is a cut reply:
         asking again would show it twice. Nothing delivered, or a tool call in flight when the connection
-        broke, is a failure. A tool call in a stream that merely ended without saying so is kept: its
-        arguments may be whole."""
+        broke, is a failure. A tool call in a stream that merely ended without an end event is kept: its
+        arguments may be complete."""
         if self._status and self._failure is None:
             return self._reply()
         failure = self._failure or failure
@@ -325,7 +325,7 @@ class ResponsesReply:
         )
 
     def _finish(self) -> Finish | None:
-        """Only the model's own items count: what the server does itself may still be under way."""
+        """Return the finish reason. Only the model's own items count: hosted tools may still run."""
         if not self._status:
             return None
         if self._status == "incomplete":
@@ -337,7 +337,7 @@ class ResponsesReply:
         return "incomplete" if waiting else "stop"
 
     def _text(self, calls: tuple[ToolCall, ...], finish: Finish | None) -> tuple[str, Finish | None]:
-        """The text of the reply, and what that makes of its end."""
+        """Return the reply's text and its finish reason, which the text may change."""
         spoken = [item for item in self._items.values() if item.kind == "message" and item.texts]
         if calls:
             return BREAK.join(item.text for item in spoken), finish
@@ -352,8 +352,7 @@ class ResponsesReply:
 def whole_response(
     body: Any, sink: StreamSink, now: float = 0.0, secrets: Iterable[str] = ()
 ) -> ModelReply | Failure:
-    """Read one complete object. Its text is reported to the sink once; a status that is missing counts as
-    completed."""
+    """Parse a complete response object. Reports its text once; a missing status counts as completed."""
     if not isinstance(body, Mapping):
         return shape_failure("the response is no JSON object", body, secrets)
     usage = responses_usage(body.get("usage"))
@@ -373,12 +372,12 @@ def whole_response(
 
 
 UNSAID = "An error occurred during streaming"
-"""What is said of an error in a stream that has no words."""
+"""The text of an error in a stream that has no message."""
 
 
 class OpenAIPort(SdkPort):
     """A port over ``openai.AsyncOpenAI``. ``auth``: ``api-key`` for the header that Azure reads, a bearer
-    for any other. Only OpenAI receives the organization and project of the environment."""
+    token for any other. Only OpenAI receives the organization and project of the environment."""
 
     sdk = "openai"
 

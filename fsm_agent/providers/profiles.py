@@ -1,5 +1,5 @@
-"""The providers we know, as rows of data. A vendor's quirks are fields here, never an ``if`` elsewhere. What
-is known of their models is in ``fsm_agent.providers.catalog``.
+"""The known providers, as rows of data. A vendor's quirks are fields here, never an ``if`` elsewhere. Facts
+about their models are in ``fsm_agent.providers.catalog``.
 """
 
 from __future__ import annotations
@@ -21,23 +21,23 @@ class Profile:
     """One provider.
 
     ``key_env`` and ``base_url_env`` name environment variables; ``base_url`` may name others in braces,
-    ``A|B`` for the first of two that is set. ``key``: where the key is kept (``keyring:service/name``),
-    before the environment. ``default_model`` is used when a key in the environment chose this provider.
-    ``catalog``: the table of the catalog that has its models; empty when none does, ``*`` for an
-    aggregator. ``price_list``: its name in ``genai-prices``. ``files``: it takes those that its models read,
-    or reads them for every model. ``model_windows`` are (prefix of a model's name, tokens), the longest
-    prefix wins, and ``default_window`` is for the rest: what a person says of a provider of their own, which
-    comes before the catalog. ``reads``: what all its models read besides text, where no catalog
-    says it. ``local``: no key and slow answers are normal. ``aggregator``: it routes to other providers.
-    ``in_process``: it has no address. ``error_rows``: its own signs of error classes, which come before the
-    general ones. ``manners``: the known provider whose wire it speaks, where that is not itself.
-    ``output_key``: its name for the cap on output. ``effort_key``: how chat completions ask its thinking
-    models for reasoning. ``developer_role``: it takes the prompt of its thinking models as the developer's
-    (FMT-01). ``schemas``: a server that holds every model to a JSON schema, by a grammar. ``marked_models``:
-    names whose prompts it caches by marks, on chat completions. ``auth``: the header that carries the key,
-    where a wire knows several. ``routes``: by wire, the path of a request where it is not the wire's own; an
-    address that ends in ``/v1`` needs none. ``api_version``: what such a request says of it, unless
-    ``api_version_env`` names another. ``client``: whose class of the SDK makes the requests."""
+    ``A|B`` for the first of two that is set. ``key``: a reference to the key (``keyring:service/name``),
+    which wins over the environment. ``default_model`` is used if a key in the environment selected this
+    provider. ``catalog``: the catalog's table of its models; empty without one, ``*`` for an aggregator.
+    ``price_list``: its name in ``genai-prices``. ``files``: whether it accepts files: never, for the models
+    that read them, or for every model. ``model_windows`` are (prefix of a model's name, tokens), of which the
+    longest prefix wins, and ``default_window`` is for the rest: both are the user's figures for a custom
+    provider, and win over the catalog. ``reads``: the inputs besides text of all its models, if no catalog
+    lists them. ``local``: no key and slow answers are normal. ``aggregator``: it routes to other providers.
+    ``in_process``: it has no address. ``error_rows``: its own signs of error classes, tried before the
+    general ones. ``manners``: the known provider whose wire it speaks, if different. ``output_key``: its name
+    for the cap on output. ``effort_key``: how chat completions ask its thinking models for reasoning.
+    ``developer_role``: its thinking models take the system prompt in the developer role (FMT-01).
+    ``schemas``: the server constrains every model to a JSON schema, by a grammar. ``marked_models``: models
+    whose prompts it caches by marks, on chat completions. ``auth``: the header that carries the key, if a
+    wire knows several. ``routes``: by wire, the path of a request if it differs from the wire's default; an
+    address that ends in ``/v1`` needs none. ``api_version``: the API version of such a request, unless
+    ``api_version_env`` names another. ``client``: the vendor whose SDK class makes the requests."""
 
     name: str
     base_url: str | None = None
@@ -70,7 +70,7 @@ class Profile:
     error_rows: tuple[ErrorRow, ...] = ()
 
     def window(self, model: str) -> int | None:
-        """The configured context window of a model in tokens, or ``None``."""
+        """Return the configured context window of a model in tokens, or ``None``."""
         fitting = [pair for pair in self.model_windows if model.startswith(pair[0])]
         return max(fitting, key=lambda pair: len(pair[0]))[1] if fitting else self.default_window
 
@@ -194,12 +194,12 @@ ROWS: tuple[Profile, ...] = (
 
 PROFILES: dict[str, Profile] = {row.name: row for row in ROWS}
 BY_KEY: tuple[Profile, ...] = tuple(PROFILES[name] for name in ("anthropic", "openai", "openrouter"))
-"""In this order a key in the environment chooses a provider."""
+"""The order in which a key in the environment selects a provider."""
 LOCAL_SERVERS: tuple[Profile, ...] = tuple(PROFILES[name] for name in ("ollama", "lmstudio", "llamacpp"))
-"""In this order a running server on loopback is looked for."""
+"""The order in which loopback servers are probed."""
 
 
-# Is a model server running on this machine?
+# Detection of local model servers.
 
 
 TIMEOUT = 0.3
@@ -208,21 +208,21 @@ _LARGEST = 1_000_000
 
 
 def is_loopback(url: str | None) -> bool:
-    """Does the URL point to this machine?"""
+    """Return whether the URL points to this machine."""
     host = (urlsplit(url).hostname or "") if url else ""
     return host == "localhost" or (_address(host) or _NOWHERE).is_loopback
 
 
 def is_nearby(url: str | None) -> bool:
-    """Does the URL point to this machine or to a private network?"""
+    """Return whether the URL points to this machine or to a private network."""
     host = (urlsplit(url).hostname or "") if url else ""
     address = _address(host)
     return is_loopback(url) or host.endswith(".local") or (address is not None and address.is_private)
 
 
 def local_models(base_url: str) -> tuple[str, ...]:
-    """The models that a server on loopback lists at ``<base_url>/models``; none without a server. Never
-    raises."""
+    """Return the models that a server on loopback lists at ``<base_url>/models``; empty without a server.
+    Never raises."""
     if not is_loopback(base_url):
         return ()
     import http.client

@@ -1,4 +1,4 @@
-"""Values of a reply, whatever its wire: typed fields, canonical token counts, and limits on its size."""
+"""Values of a reply on any wire: typed fields, canonical token counts, and limits on its size."""
 
 from __future__ import annotations
 
@@ -11,45 +11,45 @@ from fsm_agent.conversation.effects import Failure
 from fsm_agent.conversation.messages import ModelReply, Usage
 
 # Coerce reply fields to their expected types; anything else is treated as missing, because a provider may
-# put anything anywhere. Mappings from JSON are dicts.
+# send anything anywhere. Mappings from JSON are dicts.
 
 
 def text_of(value: Any) -> str:
-    """Return a value that is text, and nothing for any other."""
+    """Return the value if it is text, else an empty string."""
     return value if isinstance(value, str) else ""
 
 
 def mapping_of(value: Any) -> Mapping[str, Any]:
-    """Return a value that is a mapping, and an empty one for any other."""
+    """Return the value if it is a mapping, else an empty one."""
     return value if isinstance(value, dict) else {}
 
 
 def mappings_of(value: Any) -> list[Mapping[str, Any]]:
-    """Return the mappings of a list, and none for any other value."""
+    """Return the mappings in a list; empty for any other value."""
     return [one for one in value if isinstance(one, dict)] if isinstance(value, list) else []
 
 
 def id_of(value: Any) -> str:
-    """Return an id that is text or, as some servers have it, a whole number; nothing for any other."""
+    """Return an id that is text or, from some servers, a whole number; empty for any other value."""
     return str(value) if isinstance(value, (str, int)) and not isinstance(value, bool) else ""
 
 
 def place_of(value: Any) -> str | int | None:
-    """Return the key that distinguishes the parts of a stream, or ``None``."""
+    """Return the key that identifies a part of a stream, or ``None``."""
     return value if isinstance(value, (str, int)) else None
 
 
-# Token counts in canonical buckets, from each wire's own way of counting.
+# Canonical token counts from each wire's own way of counting.
 
 
 MOST_TOKENS = 1_000_000_000
-"""Of one request: a hundred times the largest window. A larger count is a mistake or an attack."""
+"""Maximum tokens of a request: a hundred times the largest window. More is a mistake or an attack."""
 
 
 def usage_from(wire: Any) -> Usage | None:
-    """Read a ``usage`` object. ``None`` when it says nothing: unknown is not zero.
+    """Read a ``usage`` object. ``None`` without counts: unknown is not zero.
 
-    On this wire the prompt includes what was read from and written to the cache, so both are taken out of it.
+    On this wire the prompt includes tokens read from and written to the cache, so both are subtracted.
     Vendors name the cached part differently: ``prompt_tokens_details.cached_tokens`` (OpenAI, OpenRouter),
     ``prompt_cache_hit_tokens`` (DeepSeek), ``cached_tokens`` (Moonshot), ``cache_read_input_tokens``
     (gateways to Anthropic)."""
@@ -77,8 +77,8 @@ def usage_from(wire: Any) -> Usage | None:
 
 
 def messages_usage(wire: Any) -> Usage | None:
-    """Read a ``usage`` object of the Messages API, whose input excludes what was read from and written to the
-    cache. ``None`` when it says nothing."""
+    """Read a ``usage`` object of the Messages API, whose input excludes tokens read from and written to the
+    cache. ``None`` without counts."""
     if not _says(wire, "input_tokens", "output_tokens"):
         return None
     output, parts = _first(wire.get("output_tokens")), mapping_of(wire.get("output_tokens_details"))
@@ -92,8 +92,8 @@ def messages_usage(wire: Any) -> Usage | None:
 
 
 def responses_usage(wire: Any) -> Usage | None:
-    """Read a ``usage`` object of the Responses API, whose input includes what was read from and written to
-    the cache. ``None`` when it says nothing."""
+    """Read a ``usage`` object of the Responses API, whose input includes tokens read from and written to the
+    cache. ``None`` without counts."""
     if not _says(wire, "input_tokens", "output_tokens"):
         return None
     prompt, output = _first(wire.get("input_tokens")), _first(wire.get("output_tokens"))
@@ -105,7 +105,7 @@ def responses_usage(wire: Any) -> Usage | None:
 
 
 def _first(*values: Any) -> int:
-    """The first count above zero."""
+    """Return the first count above zero, else 0."""
     for value in filter(None, values):
         if _is_count(value):
             return int(value)
@@ -113,50 +113,50 @@ def _first(*values: Any) -> int:
 
 
 def _says(wire: Any, *names: str) -> TypeGuard[Mapping[str, Any]]:
-    """Does it count any of these, and none of them in a way that is no count? A figure that cannot be true
-    makes the others worth nothing."""
+    """Return whether the object has any of these counts, and all of them are plausible. One impossible figure
+    makes the others worthless."""
     told = [wire[name] for name in names if wire.get(name) is not None] if isinstance(wire, Mapping) else []
     return bool(told) and all(map(_is_count, told))
 
 
 def _is_count(value: Any) -> bool:
-    """A whole number of tokens, also one written as a float, in bounds that no request reaches."""
+    """Return whether this is a plausible token count: whole (perhaps as a float) and within bounds."""
     number = isinstance(value, (int, float)) and not isinstance(value, bool)
     return number and 0 <= value <= MOST_TOKENS and value == int(value)
 
 
 # Limits on one reply of a provider. They are not settings: a larger reply is an attack, or a new kind of
-# model for which these figures must rise for every user.
+# model that requires higher limits for every user.
 #
-# ``fsm_agent.settings.Tools`` limits the contents of a reply (``max_calls``), this module its size,
-# and ``Timeout`` and ``Stale`` its duration.
+# ``fsm_agent.settings.Tools`` limits the contents of a reply (``max_calls``), this module its size, and
+# ``Timeout`` and ``Stale`` its duration.
 
 
 STREAM_BYTES = 64_000_000
-"""Of a stream, unpacked: 128,000 tokens, the most that models write today, in events of 500 bytes."""
+"""Maximum bytes of a stream, unpacked: 128,000 tokens, the most written today, in events of 500 bytes."""
 EVENT_BYTES = 8_000_000
-"""Of one event: the last of a Responses stream repeats the whole reply, with the tools it was offered."""
+"""Maximum bytes of one event: the last of a Responses stream repeats the reply and the offered tools."""
 WHOLE_BYTES = 16_000_000
-"""Of a reply that comes as one object."""
+"""Maximum bytes of a reply that is one object."""
 ERROR_BYTES = 64_000
-"""Bytes of an error that are read. Classification uses its first words."""
+"""Maximum bytes read of an error. Classification uses its first words."""
 EVENTS = 1_000_000
-"""Of one stream: eight for each token of the longest reply."""
+"""Maximum events of one stream: eight for each token of the longest reply."""
 CHARACTERS = 4_000_000
-"""Of text, reasoning and arguments together: eight times the longest reply."""
+"""Maximum characters of text, reasoning, and arguments together: eight times the longest reply."""
 ID_CHARACTERS, NAME_CHARACTERS = 20_000, 1_000
-"""Of a call's id, in which some gateways hide a signature, and of its name, behind which some models write
-arguments; what is longer is cut, or replaced."""
+"""Maximum characters of a call's id, in which some gateways hide a signature, and of its name, after which
+some models write arguments. A longer id is replaced, a longer name is cut."""
 
 
 def too_much(why: str) -> Failure:
-    """The failure of a reply over one of these limits; ``why`` with "it" for the provider."""
+    """Build the failure of a reply over one of these limits; ``why`` calls the provider "it"."""
     return Failure("shape", f"the reply was given up: {why}", exception="ReplyTooLarge", code="over_limit",
                    detail="the reply was given up: over a limit")  # fmt: skip
 
 
 def within_limits(reply: ModelReply | Failure) -> ModelReply | Failure:
-    """The reply itself, or a failure when it is longer than anybody means one to be."""
+    """Return the reply, or a failure if it exceeds the maximum length."""
     if isinstance(reply, Failure):
         return reply
     said = len(reply.text) + len(reply.reasoning) + sum(len(call.arguments) for call in reply.tool_calls)

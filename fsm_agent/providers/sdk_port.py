@@ -1,11 +1,10 @@
-"""The shared part of all ports over an official SDK: a client for each event loop, one call, and failures
-as values.
+"""The shared part of all ports over an official SDK: a client per event loop, one call, and failures as
+values.
 
-The body of a request is bytes built elsewhere and the events of a reply are plain dicts: an SDK's typed
-layer walks every message on every call, which costs more than the network on long conversations. Their
-stream readers are not used either: one skips every event without a name, which is all that some gateways
-send, and reports an error inside a stream with the status of its response, 200. The SDK never retries
-(CALL-04)."""
+The request body is bytes built elsewhere, and the events of a reply are plain dicts: an SDK's typed layer
+walks every message on every call, which costs more than the network on long conversations. The SDKs' stream
+readers are not used either: one skips every event without a name, which is all that some gateways send, and
+reports an error inside a stream with the status of its response, 200. The SDK never retries (CALL-04)."""
 
 from __future__ import annotations
 
@@ -41,26 +40,26 @@ from fsm_agent.providers.transport import BadBody, departing, watch_requests
 from fsm_agent.runtime.ports import TRACE_HEADERS, StreamSink
 from fsm_agent.support.texts import OverlyNestedError, json_of
 
-# Clients shared by ports: one for each loop, address, key and set of headers. Making a client takes longer
-# than a request to a nearby server.
+# Clients shared by ports: one per loop, address, key, and set of headers. Making a client takes longer than a
+# request to a nearby server.
 
 
 CLIENTS: weakref.WeakValueDictionary[Hashable, SharedClient] = weakref.WeakValueDictionary()
 READ_BY_SDKS = ("OPENAI_", "ANTHROPIC_")
-"""How the variables begin that an SDK reads when a client is made; and proxies, by how they end."""
+"""Prefixes of variables that an SDK reads when a client is made; proxies are matched by suffix."""
 
 
 class SharedClient:
-    """A client and those who use it. It is closed with the last one that leaves; where one is dropped without
-    a word, with the last reference."""
+    """A client and the count of its users. It is closed when the last one leaves; if users are dropped
+    without leaving, it is freed with the last reference."""
 
     def __init__(self, key: Hashable, client: Any) -> None:
         self._key, self.client, self._users = key, client, 0
 
     @classmethod
     def of(cls, alike: Hashable, make: Callable[[], Any]) -> SharedClient:
-        """The client of the running loop for ``alike`` and the variables that matter to it; made if there is
-        none. Who gets it says so by ``leave`` when he needs it no more."""
+        """Return the client of the running loop for ``alike`` and the relevant environment variables, making
+        it if needed. The caller must call ``leave`` when done."""
         key = (asyncio.get_running_loop(), alike, _surroundings())
         shared = CLIENTS.get(key)
         if shared is None:
@@ -69,7 +68,7 @@ class SharedClient:
         return shared
 
     def retire(self) -> None:
-        """Take no more users."""
+        """Accept no more users."""
         if CLIENTS.get(self._key) is self:
             del CLIENTS[self._key]
 
@@ -89,24 +88,24 @@ def _surroundings() -> Hashable:
     )
 
 
-# The SDKs, each imported once in a process and never by an event loop.
+# The SDKs, each imported once per process and never on an event loop.
 #
-# An import takes half a second, many on a busy machine, during which a loop would check no limit and see no
-# interrupt. ``sys.modules`` does not show that a module is ready: it is listed from the beginning of its
-# import, and a second importer waits for the first. (Why: decision 54.)
+# An import takes half a second, and much longer on a busy machine. Meanwhile a loop could neither check
+# limits nor see an interrupt. ``sys.modules`` does not show that a module is ready: it is listed as soon as
+# its import begins, and a second importer waits for the first. (Why: decision 54.)
 
 
 _begun: dict[str, Future[ModuleType]] = {}
-"""Imports by name, under way or done. One that failed is taken out, so that who asks next begins another."""
+"""In-flight and completed imports by module name. A failed one is removed so that the next caller retries."""
 _BEGIN = threading.Lock()
 _ONE_BY_ONE = threading.Lock()
-"""SDKs share libraries, and threads that import the same ones may see each other's half-made modules."""
+"""SDKs share libraries, and threads that import the same ones may see half-initialized modules."""
 
 
 async def sdk_module(name: str) -> ModuleType:
-    """The module ``name``, shared by all who wait for it in any loop; without waiting once it is there.
+    """Return the module ``name``. Callers in any loop share one import; a completed import returns at once.
 
-    Cancelling a waiter does not stop the import. Raises ``ImportError`` that says what went wrong; the next
+    Cancelling a waiter does not stop the import. Raises ``ImportError`` that describes the problem; the next
     call tries again.
     """
     module = _begun.get(name)
@@ -120,7 +119,7 @@ def _import_of(name: str) -> Future[ModuleType]:
         module = _begun.get(name)
         if module is None:
             module = _begun[name] = Future()
-            module.set_running_or_notify_cancel()  # from now on a waiter that is cancelled cannot cancel it
+            module.set_running_or_notify_cancel()  # cancelled waiters cannot cancel it
             label = f"fsm-agent-import-{name}"
             threading.Thread(target=_load, args=(name, module), daemon=True, name=label).start()
     return module
@@ -130,7 +129,7 @@ def _load(name: str, module: Future[ModuleType]) -> None:
     try:
         with _ONE_BY_ONE:
             loaded = importlib.import_module(name)
-    except BaseException as error:  # whatever it is, a caller waits
+    except BaseException as error:  # whatever it is, a caller waits for the result
         del _begun[name]
         what = f"the SDK {name!r} cannot be imported: {type(error).__name__}: {error}"
         failed = ImportError(what, name=name)
@@ -141,46 +140,46 @@ def _load(name: str, module: Future[ModuleType]) -> None:
 
 
 NO_KEY = "none"
-"""Sent to servers that ask for no key; some refuse a request without the header."""
+"""Sent to servers that require no key; some refuse a request without the header."""
 REST = 0.1
-"""Seconds for what follows the end of a reply: its connection can be used again once nothing does."""
+"""Seconds to read past the end of a reply: its connection can be reused only when nothing is left to read."""
 DONE = "[DONE]"
-"""The data of an event that says so."""
+"""The data of the event that ends a stream."""
 
 
 class GrowingReply(Protocol):
-    """A reply that is put together from the events of a stream."""
+    """A reply that is assembled from the events of a stream."""
 
     @property
     def finished(self) -> bool:
-        """The reply has said how it ended; nothing that must be waited for follows."""
+        """Whether the reply has said how it ended; nothing worth waiting for follows."""
 
     def feed(self, event: Any) -> None:
-        """Take the next event of the stream."""
+        """Process the next event of the stream."""
         ...
 
     def end(self, failure: Failure | None = None) -> ModelReply | Failure:
-        """What the request brought; ``failure`` is what broke the stream off, if anything did."""
+        """Return the reply or a failure; ``failure`` is the error that broke off the stream, if any."""
 
 
 class EventReader(Protocol):
-    """What makes the data of events of the bytes of a stream."""
+    """Extracts the data of events from the bytes of a stream."""
 
     def feed(self, piece: bytes) -> Iterable[str]:
-        """Take the next bytes; yield the data of the events that are whole with them."""
+        """Process the next bytes and yield the data of each completed event."""
         ...
 
 
 class SdkPort(ABC):
     """One model at one endpoint, as a ``ModelPort``.
 
-    ``connect``, ``read`` and ``total`` in seconds: making a connection, the longest gap between two pieces of
-    a response, and the whole call; ``None`` for no limit. ``read`` should be longer than the turn's stale
-    limit, which judges by real chunks. ``headers``: additional headers; the SDK, and so its log, never sees
-    them. ``route``: the path of a request, where it is not the wire's own, and ``query`` its query string.
-    ``linger``: seconds to wait for a stream that stays open after its last event; the reply is whole by then.
-    ``now`` is wall time, for dates in ``Retry-After``. A client is made at the first call, for the event loop
-    of that call; ``aclose`` must be called in the same loop."""
+    ``connect``, ``read`` and ``total`` in seconds: limits for making a connection, for the gap between two
+    pieces of a response, and for the whole call; ``None`` for no limit. ``read`` should be longer than the
+    turn's stale limit, which judges by real chunks. ``headers``: additional headers; the SDK, and so its log,
+    never sees them. ``route``: the path of a request, if it differs from the wire's default, and ``query``
+    its query string. ``linger``: seconds to wait for a stream that stays open after its last event; the reply
+    is complete by then. ``now``: wall time, for dates in ``Retry-After``. A client is made at the first call,
+    for the event loop of that call; ``aclose`` must be called in the same loop."""
 
     sdk: ClassVar[str]
     path: str
@@ -212,44 +211,44 @@ class SdkPort(ABC):
         self._shared: SharedClient | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
 
-    # To be defined by each wire
+    # Defined by each wire
 
     @abstractmethod
     def _make(self, sdk: Any) -> Any:
-        """A client of the SDK that is loaded."""
+        """Make a client of the loaded SDK."""
 
     def _pool_key(self) -> Hashable:
-        """The properties that two ports must share to use one client. The key is part of it, so that no
-        port uses a client that holds another one's key."""
+        """Return the properties that two ports must share to use one client. The key is one of them, so that
+        no port uses a client that holds another key."""
         headers = tuple(sorted(self._headers.items()))
         return type(self)._make, self.base_url, self._key, self._timeouts, headers
 
     @abstractmethod
     def _key_headers(self) -> dict[str, Any]:
-        """The headers that carry the key."""
+        """Return the headers that carry the key."""
 
     @abstractmethod
     def _stream_parser(self, sink: StreamSink) -> GrowingReply: ...
 
     @abstractmethod
     def _parse_body(self, body: Any, sink: StreamSink) -> ModelReply | Failure:
-        """Read a reply that is one JSON object."""
+        """Parse a reply that is one JSON object."""
 
     def _stream_error(self, event: Mapping[str, Any]) -> Failure | None:
-        """The ``error`` that a provider sends in place of an event, where the growing reply does not look for
-        one."""
+        """Return the failure for an ``error`` sent in place of an event, if the growing reply does not handle
+        it."""
         return None
 
     # Shared by all wires
 
     def _events(self) -> EventReader:
-        """What finds the events in the bytes of a stream."""
+        """Return the parser of event data in the stream's bytes."""
 
         return EventLines(EVENT_BYTES)
 
     def _client_options(self, sdk: Any) -> dict[str, Any]:
-        """What every SDK's client is made with: a key of its own, so that it looks for none in the
-        environment or on disk."""
+        """Return the options of every SDK's client. They include a key, so that the SDK does not search for
+        one in the environment or on disk."""
         connect, read = self._timeouts
         return {
             "api_key": self._key or NO_KEY,
@@ -260,15 +259,15 @@ class SdkPort(ABC):
         }
 
     async def _send(self, client: Any, request: ModelRequest) -> Any:
-        """Open the response of a request through the SDK's low-level door; its body is not read yet."""
+        """Open the response of a request through the SDK's low-level interface; its body is not read yet."""
         kind = "text/event-stream" if request.stream else "application/json"
         fixed = {"Content-Type": "application/json", "Accept": kind}
         headers = {**self._key_headers(), **fixed}
         return await client.post_content(self.path, request.body, headers, self._query)
 
     async def call(self, request: ModelRequest, sink: StreamSink) -> ModelReply | Failure:
-        """Send one request and report its deltas. Raises only ``CancelledError``, with the connection
-        closed."""
+        """Send one request and report its deltas. Raises only ``CancelledError``, after closing the
+        connection."""
         growing, departure = self._stream_parser(sink), departing()
         try:
             async with asyncio.timeout(self._total) as limit:
@@ -292,7 +291,7 @@ class SdkPort(ABC):
     async def _read_stream(
         self, growing: GrowingReply, body: AsyncIterator[bytes], limit: asyncio.Timeout
     ) -> Failure | None:
-        """Read a stream of events to its end. Returns what makes an end of it that it does not mean."""
+        """Read a stream to its end. Return a failure if it contained an error or too many events."""
         lines, count = self._events(), 0
         async for piece in body:
             for data in lines.feed(piece):
@@ -314,7 +313,7 @@ class SdkPort(ABC):
         return None
 
     def _tell_limits(self, headers: Mapping[str, str], sink: StreamSink) -> None:
-        """Once, until there is more again."""
+        """Notify once when a provider's limit is nearly used up; again only after it has recovered."""
         words = little_left(headers, self._now())
         if words and not self._scarce:
             sink.notice(f"the provider's limit is nearly used up: {words}")
@@ -326,7 +325,7 @@ class SdkPort(ABC):
         self._secrets.add(key)
 
     async def rebuild(self) -> None:
-        """Use none of the connections that there are; the next call makes new ones."""
+        """Stop using the existing connections; the next call makes new ones."""
         if self._shared is not None:
             from fsm_agent.providers.transport import origin_of, renew
 
@@ -335,13 +334,13 @@ class SdkPort(ABC):
         await self.aclose()
 
     async def aclose(self) -> None:
-        """Leave the client, which is closed with its last user. Calls made later take another one."""
+        """Leave the client; the last user closes it. A later call gets another one."""
         shared, self._shared = self._shared, None
         if shared is not None and self._loop is asyncio.get_running_loop():
             await shared.leave()
 
     async def ready(self) -> Any:
-        """The client of this event loop. Raises ``ImportError`` when the SDK cannot be imported."""
+        """Return the client of this event loop. Raises ``ImportError`` if the SDK cannot be imported."""
         loop = asyncio.get_running_loop()
         if self._shared is None or self._loop is not loop:
             sdk = await sdk_module(self.sdk)
@@ -363,14 +362,14 @@ class SdkPort(ABC):
 
 @functools.cache
 def omitted(sdk: Any) -> Any:
-    """The value of a header that an SDK must not send: one object, by which a head is known again."""
+    """Return the value of a header that an SDK must not send: always the same, so heads compare equal."""
     return sdk.Omit()
 
 
 def http_client(headers: Mapping[str, str]) -> Any:
-    """An HTTP client of the connections that all of this process share. It follows no redirect, keeps no
-    cookie, and reads no more of a response than ``reply_limits`` say. ``headers`` go out with every
-    request."""
+    """Return an HTTP client over the connections shared by this process. It follows no redirect, keeps no
+    cookie, and reads no more of a response than the limits in ``reply_values``. ``headers`` are sent with
+    every request."""
     from http.cookiejar import CookieJar, DefaultCookiePolicy
 
     from fsm_agent.providers.transport import ENCODINGS, AioClient, BoundedBody
@@ -380,13 +379,13 @@ def http_client(headers: Mapping[str, str]) -> Any:
             request.headers.update(more)
 
     async def bounded(response: Any) -> None:
-        """A hook for responses whose bodies are not read yet."""
+        """Limit the response's body before it is read."""
         refused, kind = response.status_code >= 300, response.headers.get("content-type", "").lower()
         whole = "json" in kind or "html" in kind
         most = ERROR_BYTES if refused else WHOLE_BYTES if whole else STREAM_BYTES
         response.stream = BoundedBody(response, most, cut=refused)
         response.headers.pop("content-encoding", None)
-        response.encoding = "utf-8"  # as JSON is, whatever character set a header names
+        response.encoding = "utf-8"  # as JSON is, whatever charset a header declares
 
     return AioClient(
         context=tls,
@@ -398,39 +397,39 @@ def http_client(headers: Mapping[str, str]) -> Any:
 
 
 def _is_stream(request: ModelRequest, content_type: str) -> bool:
-    """Is it a stream? Some servers answer a streaming request with one object, some stream without saying
-    so."""
+    """Return whether the response is a stream. Some servers answer a streaming request with one object, some
+    stream without declaring it."""
     kind = content_type.lower()
     return "event-stream" in kind or (request.stream and "json" not in kind and "html" not in kind)
 
 
 @functools.cache
 def tls() -> ssl.SSLContext:
-    """One TLS context a process: reading the certificates takes longer than making a client."""
+    """Return the process's TLS context: reading the certificates takes longer than making a client."""
     import httpx2
 
     return httpx2.create_ssl_context()
 
 
-# Assembles the lines of an event stream (SSE) from bytes. No network, no SDK.
+# Assemble the lines of an event stream (SSE) from bytes. No network, no SDK.
 
 
 class EventLines:
-    """What has come of a stream. An event of more than ``most`` bytes is not read on."""
+    """The unfinished part of a stream. An event of more than ``most`` bytes is not read any further."""
 
     def __init__(self, most: int) -> None:
         self._most = most
-        self._begun: list[bytes] = []  # of the line that has no end yet
+        self._begun: list[bytes] = []  # pieces of the unfinished line
         self._begun_size = 0
-        self._data: list[bytes] = []  # of the event that has no end yet
+        self._data: list[bytes] = []  # lines of the unfinished event
         self._data_size = 0
         self._ended_in_cr = False
 
     def feed(self, piece: bytes) -> list[str]:
-        """Take the next bytes, and return the data of the events that are now complete, in order. The names
-        of events are ignored, and so are events without data.
+        """Process the next bytes and return the data of the completed events, in order. Ignores the names of
+        events, and events without data.
 
-        Raises ``BadBody`` for one that is too long, and ``UnicodeDecodeError``."""
+        Raises ``BadBody`` for an overlong event, and ``UnicodeDecodeError``."""
         if not piece:
             return []
         if self._ended_in_cr and piece.startswith(b"\n"):

@@ -1,9 +1,8 @@
-"""HTTP for the SDKs: their client over aiohttp, whose cost does not grow with the number of active
-requests.
+"""HTTP for the SDKs: their client over aiohttp, whose cost does not grow with the number of active requests.
 
-The SDKs have such a transport, too. Theirs opens separate connections for each client and keeps cookies,
-and one of them reports a connection that broke after a request as one that was never made, so that the
-request would not be counted. Loaded with the first call."""
+The SDKs include such a transport, but it opens separate connections for each client and keeps cookies, and
+one of them reports a connection that broke after a request as one that was never made, so the request would
+not be counted. Loaded with the first call."""
 
 from __future__ import annotations
 
@@ -27,62 +26,62 @@ from multidict import CIMultiDict
 from yarl import URL
 
 # Has a request been sent? Only the transport that writes it knows: a call may be interrupted at any moment.
-# While its connection is being made the request is unseen; a moment later the provider may be working on
-# it, and charge for it.
+# While its connection is being made, the provider cannot see the request; a moment later the provider may be
+# processing it, and charge for it.
 
 
 DEPARTURE: ContextVar[Departure] = ContextVar("fsm_agent_departure")
-"""Of the call that this task makes."""
+"""The departure of the current task's call."""
 
 
 class Departure:
-    """``left``: the first byte of the request was handed to its connection; the provider may have got it."""
+    """``left``: the first byte was handed to its connection; the provider may have the request."""
 
     def __init__(self) -> None:
         self.left = False
 
     async def trace(self, event: str, info: Mapping[str, Any]) -> None:
-        """Receives each step of the transport. Nothing waits between this call and the write itself. A
+        """Observe each step of the transport. Nothing is awaited between this call and the write itself. A
         proxy's CONNECT request does not count as the request."""
         if event.endswith(".send_request_headers.started") and info["request"].method != b"CONNECT":
             self.left = True
 
 
 def departing() -> Departure:
-    """The departure of the one request that the current task makes from here on."""
+    """Start tracking the one request that the current task makes next."""
     departure = Departure()
     DEPARTURE.set(departure)
     return departure
 
 
 async def watch_requests(request: Any) -> None:
-    """A hook for the requests of an HTTP client that use httpcore, such as those through a SOCKS proxy: the
-    SDKs have no argument for its ``trace``. (``CheckedConnector`` covers all others.) Concurrent calls
-    share a client and are distinguished by their tasks."""
+    """Trace the requests that an HTTP client sends by httpcore, such as those through a SOCKS proxy: the SDKs
+    have no argument for its ``trace``. (``CheckedConnector`` covers all others.) Concurrent calls share a
+    client and are distinguished by their tasks."""
     request.extensions["trace"] = DEPARTURE.get().trace
 
 
 IDLE = 4.0
-"""Seconds that an idle connection is kept. Many servers close theirs after five, and a device in between
-may silently drop an older one; a new connection is cheap."""
+"""Seconds to keep an idle connection. Many servers close theirs after five, and a device in between may
+silently drop an older one; a new connection is cheap."""
 SETTLE = 0.01
-"""Seconds that are waited once for each pool without TLS, before a connection is used again for the first
-time: llama.cpp closes it after each stream though it promises to keep it, and the end may be on its way."""
+"""Seconds to wait, once per pool without TLS, before a connection is reused for the first time: llama.cpp
+closes it after each stream despite promising to keep it, and the close may be on its way."""
 HEADER_BYTES = 65_536
-"""Of one line of a response's head."""
+"""Maximum of one line in a response's head."""
 Key = tuple[asyncio.AbstractEventLoop, str, str]
 """Loop, origin, and proxy; an empty string means no proxy."""
 CONNECTIONS: dict[Key, Connections] = {}
-"""From the first request of a key to its last user, or the end of the loop."""
+"""Present from the first request of a key until its last user leaves or the loop ends."""
 
 
 class CheckedConnector(aiohttp.TCPConnector):
-    """Hands out connections that the other end has not closed: one that was idle is looked at before a byte
-    is written to it, so that its end costs no attempt (PREP-19). A request that has come by here counts as
+    """Hands out connections that the peer has not closed. An idle one is checked before a byte is written to
+    it, so that a closed one costs no attempt (PREP-19). A request that got its connection here counts as
     sent.
 
-    As many as are asked for: how many turns run at once is limited elsewhere, and a request that waited for
-    others here would use up the time it has for connecting."""
+    The number of connections is not limited: concurrent turns are limited elsewhere, and a request queued
+    here would use up its time for connecting."""
 
     def __init__(self, context: ssl.SSLContext | None) -> None:
         super().__init__(ssl=True if context is None else context, limit=0, keepalive_timeout=IDLE)
@@ -90,8 +89,8 @@ class CheckedConnector(aiohttp.TCPConnector):
         self._keeps_promises = context is not None
 
     async def connect(self, req: Any, traces: Any, timeout: Any) -> Any:
-        """Return a connection for the request, and note that it has left. Nothing is waited for between the
-        look and the write. Raises what aiohttp raises."""
+        """Return a connection for the request, and note that the request has left. Nothing is awaited between
+        the check and the write. Raises aiohttp's errors."""
         while True:
             connection = await super().connect(req, traces, timeout)
             protocol, transport = connection.protocol, connection.transport
@@ -114,14 +113,14 @@ class CheckedConnector(aiohttp.TCPConnector):
 
 
 def _readable(transport: asyncio.BaseTransport) -> bool:
-    """Is there something to read, though nothing was asked? Then it is the end of the connection."""
+    """Return whether there is something to read without a request: the peer closed the connection."""
     with getattr(selectors, "PollSelector", selectors.SelectSelector)() as selector:
         selector.register(transport.get_extra_info("socket"), selectors.EVENT_READ)
         return bool(selector.select(0))
 
 
 class Connections:
-    """The pool of one event loop for one origin, through one proxy or none. It is closed with its last user,
+    """The pool of one event loop for one origin, through one proxy or none. It is closed with its last user
     or when its loop shuts down, whichever comes first."""
 
     def __init__(self, key: Key, context: ssl.SSLContext | None) -> None:
@@ -144,13 +143,13 @@ class Connections:
         cls, user: object, origin: str, proxy: str, context: Callable[[], ssl.SSLContext]
     ) -> Connections:
         """Return the pool of the running loop; it stays open until ``user`` leaves or is dropped. ``context``
-        is asked for where there is TLS."""
+        is called only for TLS."""
         loop = asyncio.get_running_loop()
         key = (loop, origin, proxy)
         pool = CONNECTIONS.get(key)
         if pool is None or pool.session.closed:
             for left in [known for known in CONNECTIONS if known[0].is_closed()]:
-                await CONNECTIONS.pop(left).session.close()  # its loop was closed without being shut down
+                await CONNECTIONS.pop(left).session.close()  # its loop was closed without a shutdown
             secure = "https:" in (origin[:6], proxy[:6])
             pool = CONNECTIONS[key] = cls(key, context() if secure else None)
             await anext(pool._life)
@@ -167,12 +166,12 @@ class Connections:
             await self._close()
 
     def retire(self) -> None:
-        """Keep the current users, and take no more."""
+        """Keep the current users, and accept no more."""
         if CONNECTIONS.get(self._key) is self:
             del CONNECTIONS[self._key]
 
     def _on_dropped(self) -> None:
-        """A user is gone without a word, in whatever thread. An event loop that is closed needs nothing."""
+        """Handle a user dropped without leaving, in any thread. A closed loop needs no cleanup."""
 
         def look() -> None:
             if not self._users:
@@ -196,16 +195,17 @@ class Connections:
 
 
 def renew(origin: str) -> None:
-    """Have the next user in this loop make new connections to an origin."""
+    """Make the next user in this loop open new connections to an origin."""
     for (loop, known, _), pool in list(CONNECTIONS.items()):
         if (loop, known) == (asyncio.get_running_loop(), origin):
             pool.retire()
 
 
 AT_ONCE = 2**20
-"""Bytes of a body that are handed over in one piece; with a longer one the loop gets its turn in between."""
+"""Bytes of a body that are handed over in one piece; a longer one is sent in pieces, so the loop can run in
+between."""
 HEADS = 16
-"""Heads of requests that a client keeps: one for each of its ports, and one more when a key is replaced."""
+"""Request heads that a client keeps: one per port, and one more when a key is replaced."""
 _ILLEGAL = re.compile(r"[\0\r\n]")
 _MEANINGS: tuple[tuple[type[Exception], type[httpx2.TransportError]], ...] = (
     (aiohttp.ConnectionTimeoutError, httpx2.ConnectTimeout),
@@ -221,7 +221,7 @@ _MEANINGS: tuple[tuple[type[Exception], type[httpx2.TransportError]], ...] = (
     (aiohttp.ClientError, httpx2.ReadError),
     (OSError, httpx2.ReadError),
 )
-"""What aiohttp raises and what that is called here; the first that fits."""
+"""aiohttp's errors and their counterparts in httpx2; the first match applies."""
 
 
 @contextmanager
@@ -231,7 +231,7 @@ def _translate_errors() -> Iterator[None]:
     except Exception as error:
         for theirs, ours in _MEANINGS:
             if isinstance(error, theirs):
-                cause = getattr(error, "os_error", None) or error  # says it without words about TLS
+                cause = getattr(error, "os_error", None) or error  # without aiohttp's words about TLS
                 raise ours(str(cause) or type(error).__name__) from cause
         raise
 
@@ -243,19 +243,19 @@ class AioBody(httpx2.AsyncByteStream):
         self._response = response
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
-        """Yield what has come. Raises httpx2's errors."""
+        """Yield the pieces as they arrive. Raises httpx2's errors."""
         with _translate_errors():
             while piece := await self._response.content.readany():
                 yield piece
 
     async def aclose(self) -> None:
-        """Close the connection, unless the body has arrived to its end."""
+        """Close the connection, unless the body has fully arrived."""
         self._response.close()
 
 
 class AioTransport(httpx2.AsyncBaseTransport):
-    """Sends requests by the connections that this process has, through a proxy or none. ``context`` makes
-    what TLS needs."""
+    """Sends requests over the connections of this process, through a proxy or none. ``context`` makes the TLS
+    context."""
 
     def __init__(self, context: Callable[[], ssl.SSLContext], proxy: httpx2.Proxy | None = None) -> None:
         self._context, self._proxy = context, proxy
@@ -268,14 +268,14 @@ class AioTransport(httpx2.AsyncBaseTransport):
                 self._for_proxy["Proxy-Authorization"] = auth
 
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
-        """Send a request and return the response, of which the body is not read. Raises httpx2's errors."""
+        """Send a request and return the response with its body unread. Raises httpx2's errors."""
         headers = CIMultiDict([(name.decode(), value.decode()) for name, value in request.headers.raw])
         if _ILLEGAL.search(" ".join(headers.values())):
             raise httpx2.LocalProtocolError("a header has a line break in it")
         through: dict[str, Any] = {}
         if self._proxy is not None:
             through = {"proxy": str(self._proxy.url)}
-            if request.url.scheme == "https":  # it is asked for a tunnel, and sees no other head
+            if request.url.scheme == "https":  # a tunnel: the proxy sees only its own head
                 through["proxy_headers"] = self._for_proxy
             else:
                 headers.update(self._for_proxy)
@@ -301,7 +301,7 @@ class AioTransport(httpx2.AsyncBaseTransport):
         )
 
     async def aclose(self) -> None:
-        """Let the connections go."""
+        """Release the connections."""
         while self._pools:
             await self._pools.popitem()[1].leave(self)
 
@@ -333,8 +333,8 @@ class AioClient(httpx2.AsyncClient):
 
 class PreparedRequests:
     """A mixin for the client of an SDK: the SDK builds the head of a request once, and every body is sent
-    behind a copy of it. By itself it merges the headers and parses the address for each request, which is
-    half of all function calls between port and socket. ``_options``: the SDK's class for one request."""
+    behind a copy of it. On its own, the SDK merges the headers and parses the address for each request, which
+    is half of all function calls between port and socket. ``_options``: the SDK's class for one request."""
 
     _options: ClassVar[Any]
     heads: dict[Hashable, httpx2.Request]
@@ -342,7 +342,7 @@ class PreparedRequests:
     @staticmethod
     @functools.cache
     def of(sdk: Any, name: str) -> Any:
-        """The class ``name`` of an SDK, with this before it."""
+        """Return the SDK's class ``name`` with this mixin in front of it."""
         members = {"_options": sdk._models.FinalRequestOptions}
         return type(name, (PreparedRequests, getattr(sdk, name)), members)
 
@@ -353,7 +353,7 @@ class PreparedRequests:
     async def post_content(
         self, path: str, content: bytes, headers: Mapping[str, Any], query: Mapping[str, str]
     ) -> httpx2.Response:
-        """Send a request, and return the response, of which the body is not read. Raises the SDK's errors."""
+        """Send a request and return the response with its body unread. Raises the SDK's errors."""
         request = {"method": "post", "url": path, "content": content, "headers": headers, "params": query}
         client: Any = self
         response: httpx2.Response = await client.request(
@@ -373,36 +373,35 @@ class PreparedRequests:
         request = httpx2.Request(
             head.method, head.url, headers=head.headers, stream=body, extensions=head.extensions
         )
-        request.headers.encoding = head.headers.encoding  # found out once: it takes as long as sending them
+        request.headers.encoding = head.headers.encoding  # detected once: it takes as long as sending them
         request.headers["Content-Length"] = str(len(options.content))
         return request
 
 
 def origin_of(url: httpx2.URL) -> str:
-    """Scheme, host and port of an address."""
+    """Return scheme, host, and port of an address."""
     return f"{url.scheme}://{url.netloc.decode('ascii')}"
 
 
-# Bodies of responses, read no further than anybody means them to go.
+# Bodies of responses, read only up to a limit.
 #
-# They are unpacked here, piece by piece, because a few packed bytes can be made to unfold into gigabytes;
-# and handed on in small pieces, between which the event loop gets its turn. Loaded with the first HTTP
-# client.
+# They are unpacked here, piece by piece, because a few compressed bytes can expand into gigabytes. They are
+# handed on in small pieces, between which the event loop can run. Loaded with the first HTTP client.
 
 
 PIECE = 16_384
 """Bytes that are handed on at once."""
 ENCODINGS = "gzip, deflate"
-"""What is asked for, and all that is unpacked."""
+"""The accepted encodings, and the only ones that are unpacked."""
 
 
 class BadBody(httpx2.StreamError):
-    """A body that is not read on; the text says why, with "it" for its sender."""
+    """A body that is not read any further; the text says why, with "it" for the sender."""
 
 
 class BoundedBody(httpx2.AsyncByteStream):
-    """The body of a response, unpacked, of at most ``most`` bytes. Where it cannot be read on it ends with
-    ``BadBody``, or just ends when it may be ``cut``."""
+    """The body of a response, unpacked, of at most ``most`` bytes. If it is too long or damaged, it raises
+    ``BadBody``, or just ends if it may be ``cut``."""
 
     def __init__(self, response: httpx2.Response, most: int, *, cut: bool = False) -> None:
         assert isinstance(response.stream, httpx2.AsyncByteStream)
@@ -447,11 +446,11 @@ class _Unpacker:
 
     @property
     def ended(self) -> bool:
-        """What was packed has ended; what follows is nothing of it."""
+        """Whether the compressed data has ended; anything after it is ignored."""
         return self._unpack is not None and self._unpack.eof
 
     def feed(self, packed: bytes) -> Iterator[bytes]:
-        """The pieces that these bytes unfold into."""
+        """Yield the unpacked pieces of these bytes."""
         if self._plain:
             yield from (packed[at : at + PIECE] for at in range(0, len(packed), PIECE))
             return

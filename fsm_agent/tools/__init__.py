@@ -5,8 +5,8 @@
 ... def lookup(city: str, days: int = 1) -> str:
 ...     "Weather for a city."
 
-A handler may raise ``ToolFailure`` to report an error in its own words, ``ResultLater`` when its result is
-given in later, ``WakeAt`` to let the turn rest until a time, and poll ``cancelled()`` to stop early."""
+A handler may raise ``ToolFailure`` to report an error in its own words, ``ResultLater`` when its result
+arrives later, ``WakeAt`` to suspend the turn until a time, and poll ``cancelled()`` to stop early."""
 
 from fsm_agent.tools.decorator import Tool, as_tool, tool
 from fsm_agent.tools.result import ResultLater, ToolFailure, WakeAt

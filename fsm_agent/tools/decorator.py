@@ -1,4 +1,4 @@
-"""``@tool``: from a Python function to something a model can call."""
+"""``@tool`` makes a Python function callable by a model."""
 
 from __future__ import annotations
 
@@ -18,32 +18,31 @@ from fsm_agent.request import Effect
 from fsm_agent.tools.signature import KEY, Signature, signature_of
 
 # ----------------------------------------------------------------------------------------------------
-# Where the calls of a sandboxed tool run, and what that means for an approver.
+# Where the calls of a sandboxed tool run, and the consequences for approval.
 
 
 LEAVES = "outside"
-"""The argument by which a call asks to run outside the sandbox of its tool."""
+"""The argument with which a call requests to run outside its tool's sandbox."""
 OUTSIDE = "OUTSIDE the sandbox, with all your rights"
 
 
 @dataclass(frozen=True, slots=True)
 class Confinement:
-    """``inside`` names the sandbox in words. ``free``: a call that stays in it needs no yes."""
+    """The sandbox of a tool. ``inside`` names it in words. ``free``: a call inside needs no approval."""
 
     inside: str
     free: bool = False
 
     def left_by(self, arguments: Mapping[str, Any]) -> bool:
-        """Say whether a call with these arguments runs outside. Whatever is not plainly a no counts as
-        such."""
+        """Return whether a call with these arguments runs outside: if ``outside`` is not plainly false."""
         return arguments.get(LEAVES, False) is not False
 
     def where(self, arguments: Mapping[str, Any]) -> str:
-        """Return where the call runs, for the person who is asked."""
+        """Return where the call runs, for the approver."""
         return OUTSIDE if self.left_by(arguments) else self.inside
 
     def frees(self, arguments: Mapping[str, Any]) -> bool:
-        """Say whether the sandbox is enough for the call to need no yes."""
+        """Return whether the sandbox makes approval of the call unnecessary."""
         return self.free and not self.left_by(arguments)
 
 
@@ -51,7 +50,7 @@ class Confinement:
 # The decorator.
 
 
-# Descriptions of parameters, taken out of a docstring.
+# Descriptions of parameters, parsed from a docstring.
 
 
 _HEADER = re.compile(r"\s*(?:args|arguments|parameters|params)\s*:\s*$", re.IGNORECASE)
@@ -61,11 +60,11 @@ _PLAIN = re.compile(r"\s*(?:[-*]\s+)?`{0,2}(?P<name>\w+)`{0,2}\s*(?:\([^()]*\)\s
 
 
 def describe(docstring: str | None, names: Collection[str]) -> tuple[str, dict[str, str]]:
-    """What the tool does, and what each of ``names`` means.
+    """Return the description of the tool, and that of each parameter in ``names``.
 
     Understands ``Args:`` sections (Google), ``:param name: text`` (Sphinx) and plain ``name: text`` lines; a
-    deeper indented line continues the entry above it. Everything that describes no parameter stays in the
-    first text."""
+    deeper indented line continues the entry above it. Text that describes no parameter belongs to the
+    description of the tool."""
     kept: list[str] = []
     found: dict[str, str] = {}
     current, indent = "", 0
@@ -86,8 +85,8 @@ def describe(docstring: str | None, names: Collection[str]) -> tuple[str, dict[s
 
 
 def undeclared_parameter(docstring: str | None, names: Collection[str]) -> str | None:
-    """Return the first name that the docstring describes as a parameter, in an ``Args:`` section or after
-    ``:param``, but that ``names`` lacks; ``None`` when all are there. Plain lines may be anything."""
+    """Return the first parameter described in an ``Args:`` section or by ``:param`` that is not among
+    ``names``; ``None`` if all are there. Plain lines may be anything."""
     section = entries = -1
     for line in inspect.cleandoc(docstring or "").splitlines():
         depth = len(line) - len(line.lstrip())
@@ -107,24 +106,24 @@ Approval = Literal["never", "ask"]
 Handler = Callable[..., Any]
 
 _NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
-"""What the chat-completions and messages APIs accept as a function's name."""
+"""Function names that the chat-completions and messages APIs accept."""
 
 MOST = 1_000_000_000
-"""Seconds, and characters, that an option of a tool may say: timers and arithmetic take more of neither."""
+"""Maximum of a tool's options in seconds or characters: timers and arithmetic handle no more."""
 _MADE: weakref.WeakKeyDictionary[types.FunctionType, dict[Hashable, tuple[ToolSpec, Signature]]] = (
     weakref.WeakKeyDictionary()
 )
-"""What was read of a function, by the options: built-in tools are the same methods of other objects for every
-agent, and reading one costs about a millisecond."""
+"""Parsed functions, by their options: built-in tools are the same methods on each agent's objects, and
+parsing one takes about a millisecond."""
 
 
 @dataclass(frozen=True)
 class Tool:
-    """A function with all that a turn must know of it. Calling a ``Tool`` calls the function, unchecked.
+    """A function with its description for the turn. Calling a ``Tool`` calls the function, unchecked.
 
-    ``external``: its results are wrapped as untrusted data. ``closer`` releases what the tool holds
+    ``external``: its results are wrapped as untrusted data. ``closer`` releases the tool's resources
     (processes, connections) when its agent is closed; tools may share one, and it may be called twice.
-    ``confinement``: the sandbox that its calls run in, if there is one."""
+    ``confinement``: the sandbox of its calls, if any."""
 
     spec: ToolSpec
     handler: Handler
@@ -144,11 +143,11 @@ class Tool:
         return self.handler(*args, **kwargs)
 
     def bind(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
-        """Check a call's arguments (a JSON object) and convert them to what the function's annotations ask
-        for.
+        """Check a call's arguments (a JSON object) and convert them to the types of the function's
+        annotations.
 
-        Arguments that were not given are left to the function's own defaults. Raises ``ToolFailure`` that
-        names each wrong argument, what was given and what is expected."""
+        Missing arguments are left to the function's own defaults. Raises ``ToolFailure`` that names each
+        wrong argument, its value, and what is expected."""
         return self.signature.bind(arguments)
 
 
@@ -173,27 +172,27 @@ def tool(function: Handler | None = None, /, **options: Any) -> Tool | Callable[
     """Make a tool of a function, synchronous or asynchronous; used bare or with options.
 
     The schema comes from the signature, descriptions from the docstring (``Args:`` sections, ``:param x:`` or
-    ``x: text``) or from ``Annotated[..., Field(description=...)]``. A parameter without annotation takes any
-    JSON.
+    ``x: text``) or from ``Annotated[..., Field(description=...)]``. A parameter without annotation accepts
+    any JSON.
 
-    ``concurrency``: may it run beside other calls. ``path_arguments``: its arguments that are paths; a
-    parallel tool with any runs beside others only while their paths are disjoint. ``effect``: may it be
-    repeated, for instance when a crash hid whether it ran: ``pure`` always, it only reads; ``idempotent``
-    with the same key, the second time changes nothing more; ``unsafe`` never, it runs at most once.
-    ``timeout`` in seconds and ``max_result_chars``: ``None`` for the settings' values. ``approval``: ``ask``
-    waits for a person. ``external``: its results come from outside and reach the model marked as
-    untrusted data. ``note`` is added to the description; parameters in ``hidden``, which have
-    defaults, are not shown to the model: for what is known only where the tool is made. ``writes_files``: it
-    may change files of the working directory, and a checkpoint is made before; by default a tool with
-    ``path_arguments`` that is not pure.
+    ``concurrency``: whether it may run beside other calls. ``path_arguments``: arguments that are paths; a
+    parallel tool that has some runs beside others only if their paths are disjoint. ``effect``: whether a
+    call may be repeated, for instance when a crash hid whether it ran: ``pure`` always, because it only
+    reads; ``idempotent`` with the same key, because a repetition changes nothing more; ``unsafe`` never, it
+    runs at most once. ``timeout`` in seconds and ``max_result_chars``: ``None`` for the settings' values.
+    ``approval``: ``ask`` waits for a person. ``external``: its results come from outside and reach the model
+    marked as untrusted data. ``note`` is appended to the description. ``hidden``: parameters with defaults
+    that are not shown to the model, for values known only where the tool is made. ``writes_files``: it may
+    change files of the working directory, so a checkpoint is made before a call; by default true for a tool
+    with ``path_arguments`` that is not pure.
 
-    A first parameter that is annotated ``RunContext`` or ``RunContext[Deps]`` is not shown to the model and
-    gets what the tool can know of its turn.
+    A first parameter annotated ``RunContext`` or ``RunContext[Deps]`` is not shown to the model and receives
+    the context of the turn.
 
-    A parameter ``idempotency_key: str`` is not shown to the model. It gets the call's key, the same when the
-    call is repeated, and empty outside a turn: hand it on to a service that knows such keys.
+    A parameter ``idempotency_key: str`` is not shown to the model. It receives the call's key, which is the
+    same when the call is repeated, and empty outside a turn: pass it to a service that supports such keys.
 
-    Raises ``ConfigError`` for an option or a signature that cannot be used.
+    Raises ``ConfigError`` for an unusable option or signature.
     """
     if unknown := [name for name in options if name not in _OPTIONS]:
         raise ConfigError("unknown option of @tool", unknown[0], near(unknown[0], _OPTIONS))
@@ -203,8 +202,8 @@ def tool(function: Handler | None = None, /, **options: Any) -> Tool | Callable[
 
 
 def as_tool(thing: object) -> Tool:
-    """A ``Tool`` as it is, or a plain function made one with the default options. Raises ``ConfigError``
-    otherwise."""
+    """Return a ``Tool`` unchanged, or make one of a plain function with the default options. Raises
+    ``ConfigError`` otherwise."""
     if isinstance(thing, Tool):
         return thing
     if not inspect.isroutine(thing):
@@ -247,11 +246,10 @@ _OPTIONS = tuple(name for name in inspect.signature(_tool_of).parameters if name
 
 
 def _read_once(handler: Handler, options: tuple[Any, ...]) -> tuple[ToolSpec, Signature] | None:
-    """``_read``, once for each function and way of using it; ``None`` for what may say something else the
-    next time."""
+    """Return ``_read``'s result, cached by function and options; ``None`` if it might differ next time."""
     function = getattr(handler, "__func__", handler)
     if not isinstance(function, types.FunctionType) or vars(function):
-        # a signature or a function put over it
+        # a signature or another function may override it
         return None
     made = _MADE.setdefault(function, {})
     key = (*options, function.__doc__, handler is function)
@@ -273,8 +271,7 @@ def _read(
     hidden: tuple[str, ...],
     writes_files: bool,
 ) -> tuple[ToolSpec, Signature]:
-    """Return the function's description for the model, and the check of its calls. The options must have been
-    checked before."""
+    """Return the description for the model, and the signature. The caller has checked the options."""
     _check_kind(handler, name)
     names = [parameter.name for parameter in _safe_parameters(handler)]
     if (strange := undeclared_parameter(inspect.getdoc(handler), names)) is not None:
@@ -357,24 +354,23 @@ def _check_kind(handler: Handler, name: str) -> None:
 
 
 class ToolSource(Protocol):
-    """A group of tools that is not the same for every turn: those of other programs, for instance.
+    """A group of tools that may differ between turns, such as those of other programs.
 
-    What ``tools`` answers changes only in ``ready`` and ``find``, so that a turn keeps the tools that it
+    The result of ``tools`` changes only in ``ready`` and ``find``, so that a turn keeps the tools that it
     began with."""
 
     @property
     def labels(self) -> tuple[str, ...]:
-        """Names for its parts that stay the same whichever of them are there; they keep a prompt from
-        changing with them."""
+        """Names of its parts, whichever are available, so that a prompt stays the same."""
 
     def tools(self) -> Sequence[Tool]: ...
 
     async def ready(self, taken: Collection[str], interrupted: asyncio.Event) -> tuple[str, ...]:
-        """Look what is there, within limits; ``taken`` are names that it may not use. Lines for people about
-        what is missing."""
+        """Discover the available tools, within limits; names in ``taken`` may not be used. Return messages
+        for people about missing ones."""
 
     async def find(self, name: str) -> Tool | None:
-        """A tool that a turn, begun by another process perhaps, knows by this name."""
+        """Return the tool with this name, for a turn that another process may have begun."""
 
     async def aclose(self) -> None:
         """Release the tools: end connections and processes."""

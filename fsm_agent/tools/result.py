@@ -1,4 +1,4 @@
-"""From what a handler returned, or raised, to the text that the model reads."""
+"""Convert a handler's result or exception to the text that the model reads."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ from fsm_agent.support.texts import clean, shorten
 NO_OUTPUT = "(no output)"
 TYPED = (ImagePart, AudioPart, FilePart)
 BOUNDS = ImageBounds(size=3_700_000, side=8_000)
-"""Of images in results: what all large vendors take."""
+"""Bounds of images in results: accepted by all large vendors."""
 MAX_LOOKED_AT = 20_000
 """Characters of an exception's text that are cleaned."""
 MAX_ERROR = 2_000
-"""Characters of an exception's text; more is a dump, whose content only the handler chose."""
+"""Maximum characters of an exception's text; a longer one is a dump, whose content only the handler chose."""
 
 _ROLES = (
     "system|developer|user|assistant|human|tool"
@@ -47,20 +47,20 @@ _ROLE_TAG = re.compile(
     rf"</?\s*(?:{_ROLES})\b[^<>]{{0,200}}>|<\|[^<>|]{{0,60}}\|>|\[/?INST\]|<</?SYS>>", re.IGNORECASE
 )
 _ADDRESS = re.compile(r"<.* at 0x[0-9a-fA-F]+>", re.DOTALL)
-"""What Python makes of an object that says nothing of itself."""
+"""Python's default text of an object without a text of its own."""
 _FENCE = re.compile(r"`{3,}|~{3,}")
 
 
 def parts_in(value: object) -> list[Part]:
-    """The content parts that a result consists of, in the form in which they are stored: one of our classes,
-    or a list of parts of which at least one is no text; empty for every other result. An image that is too
-    large is made smaller, or named in words."""
+    """Return the content parts of a result in stored form: one of our classes, or a list of parts of which at
+    least one is not text; empty for any other result. An image that is too large is shrunk, or replaced by
+    words."""
     items = value if isinstance(value, list | tuple) else [value]
     if not all(isinstance(one, TYPED) or (isinstance(one, Mapping) and "type" in one) for one in items):
         return []
     try:
         parts = [part_of(one) for one in items]
-    except ConfigError:  # rows of a table that have a column "type"
+    except ConfigError:  # rows of a table with a column "type"
         return []
     return list(map(_fitting, parts)) if any(map(kind_of, parts)) else []
 
@@ -79,11 +79,11 @@ def _fitting(part: Part) -> Part:
 
 
 def text_of(value: object, parts: Sequence[Part] = ()) -> str:
-    """A result as text: strings as they are, bytes decoded, ``None`` as "(no output)", all else as JSON.
-    ``parts``: what ``parts_in`` found, whose texts are taken then.
+    """Return a result as text: strings unchanged, bytes decoded, ``None`` as "(no output)", anything else as
+    JSON. ``parts``: the result of ``parts_in``; if there are any, their texts are used.
 
-    Pydantic models, dataclasses, dates, sets and paths become their JSON forms; what has none becomes its
-    ``str``. Raises ``TypeError`` for an object that has no text of its own either."""
+    Pydantic models, dataclasses, dates, sets and paths become their JSON forms; a value without one becomes
+    its ``str``. Raises ``TypeError`` for an object that has no text of its own either."""
     if value is None:
         return NO_OUTPUT
     if parts:
@@ -102,7 +102,7 @@ def _only(parts: Sequence[Part]) -> str:
 def _plain(value: object) -> Any:
     try:
         return to_jsonable_python(value, fallback=_own_text)
-    except UnicodeDecodeError:  # bytes inside that are no text
+    except UnicodeDecodeError:  # bytes inside that are not text
         return to_jsonable_python(value, fallback=_own_text, bytes_mode="base64")
 
 
@@ -117,7 +117,8 @@ def _own_text(value: object) -> str:
 
 
 def text_of_error(error: BaseException) -> str:
-    """An exception as text: its type and message, without anything that reads like a role, bounded."""
+    """Return an exception as text: its type and message, of bounded length, without anything that looks like
+    a role marker."""
     try:
         message = str(error)[:MAX_LOOKED_AT]
     except Exception:
@@ -127,18 +128,18 @@ def text_of_error(error: BaseException) -> str:
 
 
 def words_of(failure: Any) -> str:
-    """The own words of a ``ToolFailure``."""
+    """Return the text of a ``ToolFailure``."""
     return clean(str(failure)) or "The tool failed without saying why."
 
 
-# How a handler says that it failed.
+# How a handler reports a failure.
 
 
 class ToolFailure(Exception):  # a result, not a bug
     """Raised by a tool's handler to give the model an error result in the tool's own words.
 
-    ``status`` is ``unknown`` when the handler cannot say whether the call took effect. The runner turns it
-    into a ``ToolOutcome`` with this status and exactly this text, so it never leaves a turn and is no part of
+    ``status`` is ``unknown`` if the handler cannot tell whether the call took effect. The runner converts it
+    to a ``ToolOutcome`` with this status and exactly this text, so it never leaves a turn and is not part of
     the tree in ``fsm_agent.errors``. Any other exception becomes an error result with its type."""
 
     def __init__(self, text: str = "", *, status: Literal["error", "unknown"] = "error") -> None:
@@ -146,7 +147,7 @@ class ToolFailure(Exception):  # a result, not a bug
         self.status = status
 
 
-# How a handler says that its result is not there yet, so that the turn is suspended until it is.
+# How a handler reports that its result arrives later, so that the turn is suspended until then.
 
 
 NOT_KEPT = (
@@ -156,7 +157,7 @@ NOT_KEPT = (
 
 
 class ComesLater(Exception):
-    """Raised by a handler whose result is not there yet. ``asked``: what is waited for, in words."""
+    """Raised by a handler whose result is not available yet. ``asked``: what it waits for, in words."""
 
     kind: Waits = "result"
     choices: tuple[str, ...] = ()
@@ -182,12 +183,12 @@ class ComesLater(Exception):
 
 class ResultLater(ComesLater):
     """Raised by a tool that has passed its work on; ``asked`` says to whom. The tool is not called again:
-    ``agent.answer``, or ``fsm-agent pending answer``, gives the result of the call."""
+    ``agent.answer``, or ``fsm-agent pending answer``, provides the result of the call."""
 
 
 class WakeAt(ComesLater):
-    """Raised by a tool to let the turn rest until ``at``: an aware ``datetime``, or seconds since the epoch.
-    ``result`` is the result of the call then; the tool is not called again. Raises ``ConfigError`` for an
+    """Raised by a tool to suspend the turn until ``at``: an aware ``datetime``, or seconds since the epoch.
+    ``result`` is then the result of the call; the tool is not called again. Raises ``ConfigError`` for an
     invalid time."""
 
     kind: Waits = "timer"
@@ -204,7 +205,7 @@ class WakeAt(ComesLater):
 
 
 class AnswerLater(ComesLater):
-    """Raised by a tool that can ask no person now. ``choices``: answers that it offers."""
+    """Raised by a tool when no person can be asked now. ``choices``: answers that it offers."""
 
     kind: Waits = "question"
 

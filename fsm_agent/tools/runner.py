@@ -1,5 +1,5 @@
-"""Running one tool call: under a time limit, interruptible, and always with exactly one outcome.
-(Why: decision 4.)
+"""Run one tool call: under a time limit, interruptible, and always with exactly one outcome. (Why: decision
+4.)
 """
 
 from __future__ import annotations
@@ -28,19 +28,19 @@ from fsm_agent.tools.decorator import Confinement, Tool, ToolSource
 from fsm_agent.tools.result import ComesLater, ToolFailure, parts_in, text_of, text_of_error, words_of
 from fsm_agent.tools.signature import KEY, TOOL_STOPPED, RunContext
 
-# Starting a handler, so that whatever it does comes back as a value and cannot stop the engine.
+# Start a handler so that whatever it does comes back as a value and cannot stop the engine.
 
 
 @dataclass(frozen=True, slots=True)
 class Returned:
-    """What a handler gave back."""
+    """The value that a handler returned."""
 
     value: object
 
 
 @dataclass(frozen=True, slots=True)
 class Raised:
-    """What a handler raised."""
+    """The exception that a handler raised."""
 
     error: BaseException
 
@@ -49,10 +49,10 @@ Ending = Returned | Raised
 
 
 def start(tool: Tool, arguments: Mapping[str, Any], context: Context) -> asyncio.Future[Ending]:
-    """Run the handler in ``context``: a task of this loop for an asynchronous one, else a thread.
+    """Run the handler in ``context``: an asynchronous one as a task of this loop, else in a thread.
 
-    The future never holds an exception. It is cancelled when the handler let a cancellation through. Raises
-    ``RuntimeError`` when the machine can start no more threads.
+    The future never holds an exception. It is cancelled if the handler let a cancellation through. Raises
+    ``RuntimeError`` if the machine cannot start another thread.
     """
     loop = asyncio.get_running_loop()
     if tool.is_async:
@@ -82,7 +82,7 @@ async def _contain(
         return Returned(await handler(**arguments))
     except asyncio.CancelledError:
         raise
-    except BaseException as error:  # asyncio lets SystemExit and KeyboardInterrupt of a task end the loop
+    except BaseException as error:  # a task's SystemExit or KeyboardInterrupt would end the loop
         return Raised(error)
 
 
@@ -109,19 +109,19 @@ LATE = "tool %s (call %s) ended after its turn had moved on; its result is dropp
 NOWHERE: RunContext[Any] = RunContext(None, "", "", "")
 
 Told = tuple[ToolStatus, str, tuple[Part, ...]]
-"""How a call ended: its status, its text, its other parts."""
+"""The end of a call: its status, its text, its other parts."""
 OnRisk = Callable[[str, tuple[str, ...]], None]
-"""Called for suspicious content in the result of an external tool: with the tool's name, and why."""
+"""Called for suspicious content in the result of an external tool, with the tool's name and the reasons."""
 
 
 class ToolRunner:
     """The tools of a turn, by name.
 
-    ``interrupt_grace``: seconds of real time that a running tool gets to end after an interrupt (INT-06: 3).
-    ``poll``: seconds between two looks at the time limit (INT-07: at most 0.5). ``on_risk`` hears of
-    suspicious content (EXEC-26). ``more``: tools that come and go between turns. ``reserved``: names that
-    the agent itself handles and that are refused here (AGT-01). Raises ``ConfigError`` when two tools have
-    one name."""
+    ``interrupt_grace``: seconds of real time that a running tool has to end after an interrupt (INT-06: 3).
+    ``poll``: seconds between checks of the time limit (INT-07: at most 0.5). ``on_risk`` is notified of
+    suspicious content (EXEC-26). ``more``: tools that may differ between turns. ``reserved``: names that the
+    agent itself handles and that are refused here (AGT-01). Raises ``ConfigError`` if two tools have the same
+    name."""
 
     def __init__(
         self,
@@ -145,13 +145,13 @@ class ToolRunner:
 
     @property
     def specs(self) -> tuple[ToolSpec, ...]:
-        """Return the model's descriptions of the tools that are available now."""
+        """The model's descriptions of the tools that are available now."""
         late = self._more.tools() if self._more is not None else ()
         return tuple(tool.spec for tool in (*self._tools.values(), *late))
 
     @property
     def late_names(self) -> frozenset[str]:
-        """Of the tools that come and go."""
+        """Names of the tools that may differ between turns."""
         return (
             frozenset(tool.spec.name for tool in self._more.tools())
             if self._more is not None
@@ -160,27 +160,27 @@ class ToolRunner:
 
     @property
     def outside_names(self) -> frozenset[str]:
-        """Return the names of external tools: their calls leave this machine."""
+        """Names of external tools, whose calls leave this machine."""
         late = self._more.tools() if self._more is not None else ()
         return frozenset(tool.spec.name for tool in (*self._tools.values(), *late) if tool.external)
 
     @property
     def confinements(self) -> dict[str, Confinement]:
-        """Of the tools that run in a sandbox, by their names."""
+        """Sandboxes of tools, by tool name."""
         return {name: tool.confinement for name, tool in self._tools.items() if tool.confinement is not None}
 
     @property
     def lasting_names(self) -> tuple[str, ...]:
-        """Names that are the same for every turn: a prompt that is made from them is too."""
+        """Names that are the same for every turn, so that a prompt made from them is too."""
         return (*self._tools, *(self._more.labels if self._more is not None else ()))
 
     def refuse_without(self, deps: object) -> None:
-        """Raises ``ConfigError`` when a tool needs ``deps`` and there are none."""
+        """Raise ``ConfigError`` if a tool needs ``deps`` and there are none."""
         for tool in self._tools.values():
             tool.signature.refuse_without(deps, "tool")
 
     async def ready(self, interrupted: asyncio.Event) -> tuple[str, ...]:
-        """Fix the tools of the next turn. Lines for people about what is missing."""
+        """Fix the tools of the next turn. Return messages for people about missing ones."""
         return (
             await self._more.ready((*self._tools, *self._reserved), interrupted)
             if self._more is not None
@@ -188,19 +188,18 @@ class ToolRunner:
         )
 
     async def aclose(self) -> None:
-        """``close``, and end the programs behind the tools that come and go."""
+        """Close all tools, and end the programs behind those that may differ between turns."""
         if any(tool.closer is not None for tool in self._tools.values()):
             await in_daemon_thread(self.close)
         if self._more is not None:
             await self._more.aclose()
 
     def close(self) -> None:
-        """Release what the tools hold: background processes, connections. Blocks for a moment; may be called
-        twice."""
+        """Release the tools' processes and connections. Blocks for a moment; may be called twice."""
         for closer in {tool.closer for tool in self._tools.values() if tool.closer is not None}:
             try:
                 closer()
-            except Exception:  # one tool's trouble must not keep the others' processes alive
+            except Exception:  # an error of one tool must not keep the others' processes alive
                 log.warning("a tool could not be closed", exc_info=True)
 
     async def run(
@@ -210,13 +209,13 @@ class ToolRunner:
         scene: RunContext[Any] = NOWHERE,
         on_bug: OnBug | None = None,
     ) -> ToolOutcome | NotYet:
-        """Run the call and say how it ended, or that its result comes later. Raises nothing but
-        ``CancelledError`` when the caller itself is cancelled. ``scene``: what the tool may know of its turn.
-        ``on_bug`` is given the exception of a tool that failed by a bug.
+        """Run the call and return its outcome, or a placeholder if its result arrives later. Raises only
+        ``CancelledError``, if the caller itself is cancelled. ``scene``: the context for the tool. ``on_bug``
+        receives the exception of a tool that failed because of a bug.
 
-        Status ``ok`` or ``error`` when the handler ended; ``timeout`` after ``request.timeout`` seconds;
-        after an interrupt ``not_started``, or what the handler brought within the grace, or else
-        ``cancelled`` for a tool that only reads and ``unknown`` for every other."""
+        The status is ``ok`` or ``error`` if the handler ended; ``timeout`` after ``request.timeout`` seconds;
+        after an interrupt ``not_started``, or the handler's own result if it ended within the grace period,
+        or else ``cancelled`` for a tool that only reads and ``unknown`` for any other."""
         watch = Stopwatch(self._clock)
         told = await self._end_call(request, interrupted, watch, scene, on_bug)
         if isinstance(told, NotYet):
@@ -225,7 +224,7 @@ class ToolRunner:
         return ToolOutcome(request.call_id, status, text, watch.elapsed(), parts)
 
     async def brought(self, request: RunTool, value: object) -> ToolOutcome:
-        """The outcome of a call whose result came later: as if its tool had returned ``value`` now."""
+        """Return the outcome of a call whose result arrived later, as if the tool returned ``value`` now."""
         tool = self._tools.get(request.name) or await self._late(request.name)
         told = await in_daemon_thread(self._describe_ending, request, Returned(value))
         status, text, parts = told if tool is None else self._mark_external(tool, told)
@@ -275,7 +274,7 @@ class ToolRunner:
                 return later
             ending = Returned(later.asked) if later else ending
         if isinstance(ending, Returned) and not isinstance(ending.value, str):
-            # an image that is made smaller takes a while
+            # shrinking an image takes a while
             told = await in_daemon_thread(self._describe_ending, request, ending, on_bug)
         else:
             told = None if ending is None else self._describe_ending(request, ending, on_bug)
@@ -283,8 +282,7 @@ class ToolRunner:
 
     @staticmethod
     def _describe_ending(request: RunTool, ending: Ending, on_bug: OnBug | None = None) -> Told:
-        """Say how the call ended. The model reads what was wrong; the log tells the tool's author where the
-        bug is."""
+        """Return how the call ended. The model reads the error; the log shows where the bug is."""
         told, bug = _ending_words(ending)
         if bug is not None:
             log.error(BUG, request.name, request.call_id, format_traceback(bug))
@@ -300,7 +298,7 @@ class ToolRunner:
         ) or await self._more.find(name)
 
     def _mark_external(self, tool: Tool, told: Told) -> Told:
-        """Mark an external result as data; short answers cannot do harm and stay readable."""
+        """Mark an external result as data. Short answers are harmless and stay readable."""
         status, text, parts = told
         if not tool.external or status != "ok":
             return told
@@ -309,8 +307,8 @@ class ToolRunner:
         return status, wrap_untrusted(text, tool.spec.name), parts
 
     async def _wound_up(self, work: asyncio.Future[Ending], *, wait: bool) -> None:
-        """Let the handler end within the grace; a thread that is late gets none, because nothing can make it
-        end."""
+        """Wait for the handler to end within the grace period; a thread that exceeded its time limit gets
+        none, because it cannot be stopped."""
         if isinstance(work, asyncio.Task):
             work.cancel()
         if wait:
@@ -318,14 +316,14 @@ class ToolRunner:
 
 
 def _later(request: RunTool, error: BaseException) -> NotYet | None:
-    """What is waited for, when that is why the handler ended."""
-    if isinstance(error, TurnSuspended):  # a child's, which says what it waits for
+    """Return the placeholder if the handler ended because its result arrives later."""
+    if isinstance(error, TurnSuspended):  # a child's turn, which says what it waits for
         return NotYet(otherwise=ToolOutcome(request.call_id, "error", str(error)))
     return error.later(request) if isinstance(error, ComesLater) else None
 
 
 def _arguments(tool: Tool, request: RunTool, scene: RunContext[Any]) -> dict[str, Any]:
-    """Checked arguments, with the key of the call and the context for a handler that asks for them. Raises
+    """Return the checked arguments, with the call's key and the context for a handler that takes them. Raises
     ``ToolFailure``."""
     bound = tool.bind(request.arguments)
     if tool.signature.keyed:
@@ -342,7 +340,7 @@ def _arguments(tool: Tool, request: RunTool, scene: RunContext[Any]) -> dict[str
 
 
 def _outcome(tool: Tool, finish: Finish, told: Told | None, timeout: float) -> Told:
-    """``told``: what the handler brought, ``None`` when it did not end by itself."""
+    """Return how the call ended. ``told``: the handler's own ending, ``None`` if it did not end by itself."""
     if finish == "late":
         late = f"\nWhat it brought after that: {told[1]}" if told else ""
         return "timeout", f"Timed out after {timeout:g} seconds. {UNKNOWN_EFFECT}{late}", ()
@@ -356,8 +354,8 @@ def _outcome(tool: Tool, finish: Finish, told: Told | None, timeout: float) -> T
 
 
 def _ending_words(ending: Ending) -> tuple[Told, BaseException | None]:
-    """(how the call ended, the bug that is why). Judged by how the handler ended, never by words in its
-    text."""
+    """Return how the call ended, and the bug that caused it, if any. Judged by how the handler ended, never
+    by words in its text."""
     try:
         if isinstance(ending, Returned):
             parts = parts_in(ending.value)
@@ -366,6 +364,6 @@ def _ending_words(ending: Ending) -> tuple[Told, BaseException | None]:
         if isinstance(ending.error, ToolFailure):
             return (ending.error.status, words_of(ending.error), ()), None
         return ("error", text_of_error(ending.error), ()), ending.error
-    except Exception as error:  # a result that cannot be written down
+    except Exception as error:  # a result without a text form
         text = f"The tool ran, but its result is unusable: {text_of_error(error)}"
         return ("error", text, ()), error

@@ -1,5 +1,5 @@
-"""What a handler is called with: its arguments as a pydantic model (their JSON schema, and checked keyword
-arguments), and the ``RunContext`` of the turn that calls it."""
+"""The signature of a handler: its arguments as a pydantic model (their JSON schema, and checked keyword
+arguments), and the ``RunContext`` of the calling turn."""
 
 from __future__ import annotations
 
@@ -28,22 +28,21 @@ from fsm_agent.support.texts import one_line
 from fsm_agent.tools.result import ToolFailure
 
 # ----------------------------------------------------------------------------------------------------
-# What a tool can know of the turn that calls it, for a function whose first parameter is annotated
-# ``RunContext``.
+# The context of the calling turn, for a function whose first parameter is annotated ``RunContext``.
 
 
 Deps = TypeVar("Deps", default=Any)
 LONGEST = 300
-"""Characters of a line of progress."""
+"""Maximum characters of a line of progress."""
 
 
 @dataclass(frozen=True, slots=True)
 class RunContext(Generic[Deps]):
-    """``deps``: what the turn was started with, never stored; a turn that is resumed has what it was resumed
-    with. ``task_id`` and ``call_id``: of the turn, and of this call. ``idempotency_key``: the same whenever
-    this very call is repeated. ``attempt``: for a tool 2 when its process ended in the call before, else 1;
-    for a hook the number of the request for the same thing. ``iterations_left``: of the turn, ``None`` where
-    they are not counted. ``tools``: names that the model may call now."""
+    """The turn's context for a tool or a hook. ``deps``: the object with which the turn was started, or
+    resumed; never stored. ``task_id`` and ``call_id``: of the turn, and of this call. ``idempotency_key``:
+    the same for each repetition of this call. ``attempt``: for a tool 2 if its process ended during the
+    previous attempt, else 1; for a hook the number of the request for the same purpose. ``iterations_left``:
+    of the turn, ``None`` if they are not counted. ``tools``: names that the model may call now."""
 
     deps: Deps
     session_id: str
@@ -59,22 +58,22 @@ class RunContext(Generic[Deps]):
     loop: asyncio.AbstractEventLoop | None = field(default=None, repr=False, compare=False)
 
     def progress(self, text: str) -> None:
-        """Say in a line how far the call has come, to the ``tool_progress`` callback and to ``events()``;
-        from any thread, and without waiting."""
+        """Report the progress of the call in one line to the ``tool_progress`` callback and to ``events()``;
+        callable from any thread, without waiting."""
         line = one_line(mask(text), LONGEST)
         if self.loop is not None and not self.loop.is_closed():
             self.loop.call_soon_threadsafe(self.tell, self.tool, line, context=contextvars.copy_context())
 
     @property
     def log(self) -> logging.LoggerAdapter[logging.Logger]:
-        """The logger ``fsm_agent.tool.<name>``, whose records have the ids of the call."""
+        """The logger ``fsm_agent.tool.<name>``, whose records contain the ids of the call."""
         ids = {"session_id": self.session_id, "turn_id": self.turn_id, "call_id": self.call_id}
         return logging.LoggerAdapter(logging.getLogger(f"fsm_agent.tool.{self.tool}"), ids)
 
 
 def deps_of(hint: Any) -> Any:
-    """Return the type of ``deps`` that an annotation names, ``Any`` for none; ``None`` when the annotation is
-    no ``RunContext``."""
+    """Return the type of ``deps`` in an annotation, ``Any`` if unspecified; ``None`` if the annotation is not
+    a ``RunContext``."""
     if hint is RunContext:
         return Any
     if typing.get_origin(hint) is not RunContext:
@@ -84,7 +83,7 @@ def deps_of(hint: Any) -> Any:
 
 
 def must_have(deps: Any) -> bool:
-    """Say whether a tool with this type of ``deps`` cannot do without them."""
+    """Return whether a tool with this type of ``deps`` requires them."""
     if typing.get_origin(deps) in (typing.Union, types.UnionType):
         return type(None) not in typing.get_args(deps)
     return deps not in (None, type(None), Any, object) and not isinstance(deps, typing.TypeVar)
@@ -94,11 +93,11 @@ def must_have(deps: Any) -> bool:
 
 
 TOOL_STOPPED: ContextVar[threading.Event | None] = ContextVar("fsm_agent_tool_stopped", default=None)
-"""Tells the tool that runs here to stop."""
+"""Signals the tool that runs in this context to stop."""
 
 
 def cancelled() -> bool:
-    """Should the tool that is running here stop? True after the user's interrupt and after the tool's time
+    """Return whether the running tool should stop: after the user's interrupt, and after the tool's time
     limit.
 
     For synchronous handlers, which cannot be stopped from outside; asynchronous ones are also cancelled by
@@ -112,35 +111,35 @@ def cancelled() -> bool:
 
 
 _CONTEXTS = ("ctx", "run_context")
-"""What a parameter is called that is meant to get the context."""
+"""Names of a parameter that is probably meant to receive the context."""
 KEY = "idempotency_key"
-"""A parameter of this name is no argument of the model's: the runner fills it."""
+"""The model does not see a parameter of this name: the runner fills it."""
 MAX_PROBLEMS = 8
-"""Arguments that one error result complains about; more would only repeat the schema."""
+"""Maximum problems listed in one error result; more would only repeat the schema."""
 
 MOST_KNOWN = 512
-"""Signatures that are remembered: built-in tools are made again for each agent, and a model costs half a
+"""Maximum cached signatures: built-in tools are made again for each agent, and a model takes half a
 millisecond."""
 
 _KNOWN: dict[Hashable, Signature] = {}
 UNUSABLE = (PydanticUserError, PydanticUndefinedAnnotation, TypeError, ValueError, NameError, AttributeError)
-"""What pydantic raises for a type that it cannot read, or not describe."""
+"""Errors that pydantic raises for a type that it cannot read or describe."""
 _SCHEMA_MAPS = ("properties", "patternProperties", "$defs", "dependentSchemas")
 _DATA = ("default", "const", "enum", "examples")
 
 
 class _Quiet(GenerateJsonSchema):
-    """A default that is no JSON value is left out of the schema, without a warning."""
+    """Omits a default that is not a JSON value from the schema, without a warning."""
 
     ignored_warning_kinds: set[JsonSchemaWarningKind] = {"skipped-choice", "non-serializable-default"}  # noqa: RUF012
 
 
 @dataclass(frozen=True, slots=True)
 class Signature:
-    """Fields of ``model`` are numbered and carry the argument's name as alias, so that a tool may call an
-    argument ``json`` or ``copy``, which pydantic reserves. ``always`` names arguments whose default only
-    pydantic knows; ``keyed``: the handler wants to know the call's idempotency key; ``context``: the
-    parameter that gets a ``RunContext``, if there is one, and ``deps`` the type that it names."""
+    """The arguments of a tool. Fields of ``model`` are numbered and have the argument's name as alias, so
+    that an argument may be called ``json`` or ``copy``, which pydantic reserves. ``always``: arguments whose
+    default only pydantic knows; ``keyed``: the handler takes the call's idempotency key; ``context``: the
+    parameter that receives a ``RunContext``, if any, and ``deps`` the type that it names."""
 
     tool: str
     model: type[BaseModel]
@@ -152,12 +151,12 @@ class Signature:
     deps: Any = None
 
     def schema(self) -> dict[str, Any]:
-        """The JSON schema object of the arguments, without titles; a copy."""
+        """Return a copy of the JSON schema object of the arguments, without titles."""
         return copy.deepcopy(dict(self.written))
 
     def bind(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
-        """Checked and converted keyword arguments. Raises ``ToolFailure`` that tells the model what to
-        correct."""
+        """Return the checked and converted keyword arguments. Raises ``ToolFailure`` that tells the model
+        what to correct."""
         try:
             values = self.model.model_validate(dict(arguments))
         except ValidationError as error:
@@ -170,22 +169,21 @@ class Signature:
         }
 
     def refuse_without(self, deps: object, what: str) -> None:
-        """Raises ``ConfigError`` when the function, which is called ``what``, needs ``deps`` and there are
-        none."""
+        """Raise ``ConfigError`` if the function (``what``: its kind) needs ``deps`` and has none."""
         if deps is None and self.context and must_have(self.deps):
             wanted = getattr(self.deps, "__name__", self.deps)
             raise ConfigError(f"{what} {self.tool!r} needs deps", None, f"deps= of type {wanted}")
 
     def complaint(self, error: ValidationError) -> str:
-        """Return what the model reads about arguments that do not fit."""
+        """Return the model's error message about invalid arguments."""
         allowed = ", ".join(self.fields.values()) or "none"
         head = f"Invalid arguments for {self.tool}; nothing was run."
         return "\n".join([head, *problems_in(error, "arguments", f"no such argument; allowed: {allowed}")])
 
 
 def problems_in(error: ValidationError, whole: str, unknown: str) -> list[str]:
-    """Return what does not fit, a line each. ``whole``: what the value is called; ``unknown``: the words for
-    an unknown name on its first level."""
+    """Describe each problem in one line. ``whole``: the name of the value; ``unknown``: the words for an
+    unknown name on its first level."""
     problems = error.errors(include_url=False, include_context=False)
     lines = [f"- {_problem(problem, whole, unknown)}" for problem in problems[:MAX_PROBLEMS]]
     left = len(problems) - MAX_PROBLEMS
@@ -209,7 +207,7 @@ def schema_of(adapter: TypeAdapter[Any]) -> dict[str, Any]:
 
 
 def signature_of(function: Callable[..., Any], tool: str, descriptions: Mapping[str, str]) -> Signature:
-    """Read the parameters of ``function``. A parameter without annotation takes any JSON value;
+    """Read the parameters of ``function``. A parameter without annotation accepts any JSON value;
     ``idempotency_key`` is left out.
 
     Raises ``ConfigError`` for a signature that a JSON object cannot fill.
@@ -246,7 +244,7 @@ def signature_of(function: Callable[..., Any], tool: str, descriptions: Mapping[
 
 
 def _context(parameters: Sequence[inspect.Parameter], hints: Mapping[str, Any], tool: str) -> tuple[str, Any]:
-    """Return (the parameter that gets the context, the type of its deps); without one, an empty name."""
+    """Return the name of the context parameter, empty without one, and the type of its deps."""
     found = [p.name for p in parameters if deps_of(hints.get(p.name)) is not None]
     if not found:
         if parameters and parameters[0].name in _CONTEXTS and parameters[0].name not in hints:
@@ -270,7 +268,7 @@ def _likeness(
     hints: Mapping[str, Any],
     descriptions: Mapping[str, str],
 ) -> Hashable:
-    """What two functions share that have the same signature; ``None`` where that cannot be compared."""
+    """Return a key that is equal for functions with the same signature; ``None`` if it is not hashable."""
     parts = tuple(
         (p.name, p.kind, hints.get(p.name), type(p.default), repr(p.default), p.default) for p in parameters
     )
@@ -307,7 +305,7 @@ def _parameters(function: Callable[..., Any], tool: str) -> list[inspect.Paramet
 
 
 def _hints(function: Callable[..., Any], parameters: list[inspect.Parameter], tool: str) -> dict[str, Any]:
-    """Evaluated annotations of the parameters; the return annotation is not needed and may be
+    """Return the evaluated annotations of the parameters; the return annotation is not needed and may be
     unresolvable."""
     source = inspect.unwrap(getattr(function, "__func__", function))
 
@@ -325,7 +323,7 @@ def _hints(function: Callable[..., Any], parameters: list[inspect.Parameter], to
 
 
 def _annotation(parameter: inspect.Parameter, hint: Any, description: str | None) -> Any:
-    """The hint with its alias; a description in the annotation wins over the docstring's."""
+    """Return the annotation with its alias; a description in the annotation wins over the docstring's."""
     own = [Field(description=description)] if description else []
     default = [parameter.default] if isinstance(parameter.default, FieldInfo) else []
     if typing.get_origin(hint) is Annotated:
@@ -354,7 +352,7 @@ def _unusable(
 
 
 def _without_titles(schema: Any) -> Any:
-    """A schema without ``title`` keywords; a property that is called title stays."""
+    """Return a schema without ``title`` keywords; a property named ``title`` stays."""
     if isinstance(schema, list):
         return [_without_titles(part) for part in schema]
     if not isinstance(schema, dict):

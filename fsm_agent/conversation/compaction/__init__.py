@@ -1,15 +1,15 @@
-"""Making a conversation shorter, in four phases of pure functions: prune, divide, summarize, assemble.
+"""Compaction of a conversation in four phases of pure functions: prune, divide, summarize, assemble.
 
-1. ``prune``: old tool results become one informative line each; nothing is asked of a model.
-2. ``divide``: what stays in front, what goes, what stays behind; boundaries never part a call from its
-   result, and the newest user request always stays behind, word for word.
-3. ``summary_prompt``: the prompt for what goes (an update of the summary before it, if there is one), and a
-   summary of last resort.
-4. ``assemble``: front, summary, rest, in alternating roles.
+- ``prune`` replaces each old tool result by one informative line, without a model.
+- ``divide`` determines the front, the rows to remove, and the tail. Boundaries never separate a call from its
+  result, and the newest user request always stays, word for word.
+- ``summary_prompt`` writes the request for a summary of the removed rows (an update of an earlier summary, if
+  there is one); ``summary_without_model`` is the last resort.
+- ``assemble`` joins front, summary, and tail, in alternating roles.
 
-``protect`` plans the first two before anything is paid; a provider that refuses what is left makes it protect
-less, and finally ``cut`` the texts that stay. ``BuiltInEngine`` puts them together, behind a port: an agent
-can have another ``ContextEngine``.
+``BuiltInEngine`` plans the first two phases before anything is paid for, and plans to protect less if a
+provider refuses the remainder; finally, the remaining texts are cut. It is an implementation of a port: an
+agent can use another ``ContextEngine``.
 """
 
 from __future__ import annotations
@@ -64,39 +64,38 @@ __all__ = [
 
 
 class ContextEngine(Protocol):
-    """Makes conversations shorter, in three steps. Each may be asynchronous, or block (it then runs in a
-    thread); several turns may ask at once.
+    """Shortens conversations, in three steps. Each may be asynchronous, or block (it then runs in a thread);
+    several turns may call it at once.
 
-    What a step answers is in the journal, so that a turn which is resumed does not ask again. A step that
-    raises, takes longer than ``compression.engine_timeout``, or answers what cannot be used is done by
-    ``BuiltInEngine``, and a line says so."""
+    The journal records the answer of each step, so that a resumed turn does not ask again. If a step raises,
+    takes longer than ``compression.engine_timeout``, or returns an unusable answer, ``BuiltInEngine``
+    performs it, and the user is notified."""
 
     def cut(self, context: LongContext) -> Awaitable[Sequence[int]] | Sequence[int]:
-        """Return the places in ``context.rows`` of the rows that a summary is to replace, in order; none when
-        no model need be asked. The newest message of the user is never among them, and no call without its
-        results."""
+        """Return the indexes in ``context.rows`` of the rows that a summary replaces, in order; empty if no
+        model is needed. The user's newest message must not be among them, nor a call without its results."""
 
     def prompt(self, context: LongContext, goes: Sequence[int], window: int) -> Awaitable[str] | str:
-        """Return the request for a summary of the rows at the places ``goes``, for a model with this window
+        """Return the request for a summary of the rows at the indexes ``goes``, for a model with this window
         in tokens. Called again for each model that is tried."""
 
     def rows(
         self, context: LongContext, goes: Sequence[int], summary: str
     ) -> Awaitable[Sequence[Message]] | Sequence[Message]:
-        """Return the shorter conversation: rows of ``context.rows``, the same objects, and new ones.
-        ``summary``: what a model answered; empty when none was asked or none gave any. The newest message of
-        the user stays, and what is written in its place is no message of the user: see ``summary_row``."""
+        """Return the shorter conversation: rows of ``context.rows``, as the same objects, and new ones.
+        ``summary``: a model's answer; empty if none was asked or all failed. The user's newest message must
+        stay, and a row that replaces others must not count as a message of the user: see ``summary_row``."""
 
 
 class BuiltInEngine:
-    """The four phases of ``fsm_agent.conversation.compaction``. An engine may have one and do only a part
-    itself. ``settings``: what is protected, ``compression`` of the settings."""
+    """The four phases of ``fsm_agent.conversation.compaction``. Another engine may delegate some of its steps
+    to one. ``settings``: the ``compression`` settings, which say what is protected."""
 
     def __init__(self, settings: Compression | None = None) -> None:
         self._settings = settings or Compression()
 
     def cut(self, context: LongContext) -> tuple[int, ...]:
-        """Return the places of the rows in the middle; none when pruning old tool results is enough."""
+        """Return the indexes of the middle rows; empty if pruning old tool results is enough."""
         plan = self.plan(context)
         middle = set(plan.division.middle)
         return tuple(place for place, row in enumerate(plan.rows) if row in middle)
@@ -109,9 +108,8 @@ class BuiltInEngine:
         return summary_prompt(middle, window=window, focus=context.focus, most_chars=most)
 
     def rows(self, context: LongContext, goes: Sequence[int], summary: str) -> list[Message]:
-        """Return what was in front of the rows that go, a row with the summary, and what was behind it, all
-        of it pruned. Without a summary a list of what was done takes its place, no longer than was
-        planned."""
+        """Return the rows before the removed ones, a row with the summary, and the rows after them, all
+        pruned. Without a summary, a list of past actions takes its place, no longer than planned."""
         plan = self.plan(context)
         if not goes:
             return list(plan.rows)
@@ -127,7 +125,7 @@ class BuiltInEngine:
         return assemble(Division(plan.rows[:first], middle, None, rest), text, carried)
 
     def plan(self, context: LongContext) -> Plan:
-        """Return what to do, by what can be known before it is paid for; pruning at least."""
+        """Return the plan, from what is known before anything is paid for; it prunes at least."""
         rules, history = self._settings, context.rows
         usual = Protection(
             front=0 if context.compacted_before else rules.protect_first,
@@ -146,7 +144,7 @@ class BuiltInEngine:
 
 
 # ----------------------------------------------------------------------------------------------------
-# Phase 3: what a model is asked to write in place of the rows that go, and what we write when it cannot.
+# Phase 3: the request for a summary of the removed rows, and a substitute if no model can write it.
 #
 # A forced compaction without a summary. After an access or network failure, an automatic compaction leaves
 # the history unchanged and pauses. If the provider has refused the request, waiting cannot help: the summary
@@ -176,11 +174,11 @@ LEAST_TOKENS, MOST_TOKENS = 2_000, 10_000
 def summary_prompt(
     middle: Sequence[Message], *, window: int, focus: str = "", most_chars: int | None = None
 ) -> str:
-    """The request for a summary of the removed rows; an earlier summary among them is updated, not
+    """Return the request for a summary of the removed rows. An earlier summary among them is updated, not
     summarized again.
 
-    ``window`` in tokens bounds the requested length, ``most_chars`` the length of the rows shown (for a
-    model with a smaller window: the oldest rows are shortened first)."""
+    ``window`` in tokens bounds the requested length, ``most_chars`` the length of the included rows (for a
+    model with a smaller window), which are cut in the middle."""
     before = next((row.text for row in middle if row.summary), "")
     rows = [
         _format_row(row) for row in middle if row.role in ("user", "assistant", "tool") and not row.summary
@@ -189,7 +187,7 @@ def summary_prompt(
     if most_chars is not None and len(text) > most_chars:
         text = shorten(text, max(1_000, most_chars), "the rest was left out")
     headings = "\n".join(f"## {heading}" for heading in HEADINGS)
-    # a fifth of what is replaced, four characters a token, within 5 % of the window
+    # a fifth of the replaced text, at four characters per token, within 5 % of the window
     tokens = max(min(LEAST_TOKENS, window // 20), min(len(text) // 4 // 5, window // 20, MOST_TOKENS))
     parts = [
         (
@@ -220,7 +218,8 @@ def _format_row(row: Message) -> str:
 
 
 def summary_without_model(middle: Sequence[Message], limit: int = 8_000) -> str:
-    """The summary of last resort, from the rows themselves: what was asked, done and said. Deterministic."""
+    """Build the summary of last resort from the rows themselves: requests, calls, and answers.
+    Deterministic."""
     before = next((row.text for row in middle if row.summary), "")
     lines = [shorten(before, limit // 3)] if before else []
     for row in middle:
@@ -235,7 +234,7 @@ def summary_without_model(middle: Sequence[Message], limit: int = 8_000) -> str:
     return mask(shorten("\n".join(lines), limit))
 
 
-# What a compaction carries over word for word: the things that are still to be done (COMP-32).
+# Text that a compaction carries over word for word: the open items of the task list (COMP-32).
 
 
 TITLE = "[Still to be done, by the list of things to do:]"
@@ -244,8 +243,8 @@ ACTIVE = ("pending", "in_progress")
 
 
 def todos_to_carry(middle: Sequence[Message], tail: Sequence[Message]) -> str:
-    """The active items of the newest list among the rows that go, or of the summary before; nothing when the
-    list stays in sight among the rows that are kept."""
+    """Return the active items of the newest list among the removed rows, or of the earlier summary; empty if
+    the kept rows contain the list."""
     if _newest(tail) is not None:
         return ""
     lines = _newest(middle)
@@ -255,7 +254,7 @@ def todos_to_carry(middle: Sequence[Message], tail: Sequence[Message]) -> str:
 
 
 def active(result: str) -> list[str] | None:
-    """The items of a list that are to be done, one line each; ``None`` for a text that is no list."""
+    """Return the active items of a list, one line each; ``None`` for a text that is not a list."""
     try:
         items = json.loads(result)["todos"]
         return [
@@ -268,7 +267,7 @@ def active(result: str) -> list[str] | None:
 
 
 def _newest(rows: Sequence[Message]) -> list[str] | None:
-    """From the newest result that has its call; a result without one is forged."""
+    """Return the active items of the newest result that has its call; one without a call is forged."""
     calls = {call.id for row in rows for call in row.tool_calls if call.name == TODO}
     lists = (active(row.text) for row in reversed(rows) if row.role == "tool" and row.tool_call_id in calls)
     return next((lines for lines in lists if lines is not None), None)

@@ -1,15 +1,15 @@
-"""What a compaction prunes, where it cuts, what it protects, and how the rest is put together."""
+"""The plan of a compaction: what it prunes, where it cuts, what it protects, and how it assembles."""
 
-# A refusal makes a compaction protect less. The settings protect as a wish that yields to a refusal: first
-# messages, tail, and the texts of the last reply go, in this order and only as needed. The need comes from
-# the refusal (its window, or its token count if plausible). A second refusal halves, and the last compaction
-# of the call block leaves only prompt, tools, the newest request, and a short summary. All of it is planned
-# before a summary is paid for. Cut texts stay whole in the store and in a named file. A wider fallback is
-# preferred.
+# A refusal makes a compaction protect less. The settings' protection is a preference that yields to a
+# refusal: front rows, tail, and the texts of the last reply are given up, in this order and only as needed.
+# The required size comes from the refusal (its window, or its token count if plausible). A second refusal
+# halves it, and the last compaction of the call block keeps only prompt, tools, the newest request, and a
+# short summary. All of this is planned before a summary is paid for. Cut texts remain complete in the store
+# and in a named file. A wider fallback is preferred.
 
-# The newest request follows the summary, word for word. In a long turn the request is at the very front. When
-# compaction removes what follows, the request moves behind the summary, because the summary says that only
-# what follows it needs an answer.
+# The newest request follows the summary, word for word. In a long turn the request is at the very front. If
+# compaction removes the rows after it, the request moves behind the summary, because the summary says that
+# only messages after it need an answer.
 
 from __future__ import annotations
 
@@ -24,18 +24,18 @@ from fsm_agent.conversation.parts import Part, carrier_of, kind_of, name_part, t
 from fsm_agent.support.redaction import mask
 from fsm_agent.support.texts import shorten
 
-# Phase 2: where to cut. Boundaries fall between runs, so that no call is parted from its result. (Why:
+# Phase 2: where to cut. Boundaries are between runs, so that no call is separated from its result. (Why:
 # decision 56.)
 
 
 LEAST_TAIL = 3
-"""Rows that stay behind unless a provider insists on less."""
+"""Rows of the tail, unless a provider's refusal requires fewer."""
 
 
 @dataclass(frozen=True, slots=True)
 class Division:
-    """``front`` stays before the summary, ``middle`` is what it replaces, ``request`` is the newest user
-    request when it would have gone with the middle, ``tail`` stays behind."""
+    """``front`` stays before the summary, ``middle`` is replaced by it, ``request`` is the newest user
+    request if it would be in the middle, ``tail`` stays after the summary."""
 
     front: tuple[Message, ...]
     middle: tuple[Message, ...]
@@ -51,8 +51,8 @@ class Division:
 def divide(
     history: Sequence[Message], *, front: int, tail_chars: int, tail_rows: int, soft_factor: float
 ) -> Division:
-    """Cut a history. ``front`` rows are wanted before the summary, ``tail_chars`` characters and at least
-    ``tail_rows`` rows behind it; a run that begins inside the budget may exceed it by ``soft_factor``."""
+    """Divide a history: about ``front`` rows before the summary, and ``tail_chars`` characters but at least
+    ``tail_rows`` rows after it. A run that begins inside the budget may exceed it by ``soft_factor``."""
     newest = newest_request(history)
     start = _after_results(history, min(front, len(history) if newest is None else newest))
     end = _tail_start(history, tail_chars, tail_rows, soft_factor)
@@ -68,7 +68,7 @@ def divide(
 
 
 def size_of(rows: Sequence[Message]) -> int:
-    """Characters that go out for these rows, roughly; a part that is no text counts as ``weight`` says."""
+    """Return roughly the characters sent for these rows; a part that is not text counts by its ``weight``."""
     return sum(_size(row) for row in rows)
 
 
@@ -80,7 +80,7 @@ def _size(row: Message) -> int:
 
 
 def newest_request(history: Sequence[Message]) -> int | None:
-    """Its place; a summary is no request of the user's."""
+    """Return the index of the user's newest request; a summary is not one."""
     found = (
         i for i in range(len(history) - 1, -1, -1) if history[i].role == "user" and not history[i].summary
     )
@@ -107,16 +107,15 @@ def _tail_start(history: Sequence[Message], budget: int, least: int, soft_factor
 
 
 def _run_start(history: Sequence[Message], index: int) -> int:
-    """Back to the assistant row whose calls these results answer; a user row stays with the reply behind
-    it."""
+    """Return the start of a run: the assistant row whose calls these results answer, or the row itself."""
     while index > 0 and history[index].role == "tool":
         index -= 1
     return index
 
 
 def _with_visible_answer(history: Sequence[Message], end: int, budget: int, soft_factor: float) -> int:
-    """The newest text that the assistant said stays too, with the request it answers, unless that costs far
-    too much."""
+    """Include the assistant's newest text in the tail, with the request that it answers, if the tail then
+    stays within ``soft_factor`` of the budget."""
     spoken = (
         i
         for i in range(len(history) - 1, -1, -1)
@@ -133,22 +132,21 @@ def _with_visible_answer(history: Sequence[Message], end: int, budget: int, soft
     return begin if size_of(history[begin:]) <= budget * soft_factor else end
 
 
-# Phase 1: what old tool rounds leave behind when their details no longer matter. Never raises, never asks a
-# model.
+# Phase 1: shorten old tool rounds whose details no longer matter. Never raises, never calls a model.
 
 
 LONG_RESULT = 200
-"""Characters above which an old result becomes a line (COMP-13, COMP-14)."""
+"""Characters above which an old result is replaced by a line (COMP-13, COMP-14)."""
 LONG_ARGUMENT, KEPT_ARGUMENT = 500, 200
-"""Characters above which a string argument of an old call is shortened, and what is kept of it (COMP-15)."""
+"""Characters above which a string argument of an old call is shortened, and the number that is kept
+(COMP-15)."""
 KEY_ARGUMENTS = ("path", "file", "command", "url", "query", "content", "name", "pattern")
 _EXIT_CODE = re.compile(r"(?i)exit(?:ed with)?(?: code| status)?[: ]+(-?\d+)")
 _COUNT = re.compile(r"(?i)\b(\d[\d,]{0,14}) (match(?:es)?|results?|files?|entries|rows?)\b")
 
 
 def prune(history: Sequence[Message], tail: int) -> list[Message]:
-    """The history with everything but its last ``tail`` rows pruned. Rows that need no change are the same
-    objects."""
+    """Return the history with all but its last ``tail`` rows pruned. Unchanged rows are the same objects."""
     edge = max(0, len(history) - tail)
     calls = {call.id: call for row in history for call in row.tool_calls}
     newest_parts = max(
@@ -181,7 +179,7 @@ def _tool_row(row: Message, calls: Mapping[str, ToolCall], *, old: bool, again: 
 
 
 def outcome_line(row: Message, call: ToolCall | None) -> str:
-    """One line for a result: the tool, what it was called with, and what came of it."""
+    """Describe a result in one line: the tool, its key argument, and the outcome."""
     text = row.text
     facts = [f"{text.count(chr(10)) + 1:,} lines", f"{len(text):,} characters"]
     if code := _EXIT_CODE.search(text):
@@ -207,7 +205,7 @@ def _shorter_calls(row: Message) -> Message:
 
 
 def shorter_call(call: ToolCall) -> ToolCall:
-    """The call with each long string of its arguments shortened, for all others the same object."""
+    """Return the call with long strings in its arguments shortened; if there are none, the same object."""
     arguments = _arguments(call) if len(call.arguments) > LONG_ARGUMENT else None
     if arguments is None:
         return call
@@ -238,8 +236,8 @@ def _has_parts(row: Message) -> bool:
 
 
 def without_parts(history: Sequence[Message]) -> list[Message]:
-    """The history without any image, audio or file but those of the newest user row that has one: what is
-    left when nothing else can go."""
+    """Return the history without images, audio and files, except those of the newest user row that has any:
+    for when nothing else can be removed."""
     newest = max((i for i, row in enumerate(history) if row.role == "user" and _has_parts(row)), default=-1)
     return [
         partless(row) if index != newest and _has_parts(row) else row for index, row in enumerate(history)
@@ -247,8 +245,8 @@ def without_parts(history: Sequence[Message]) -> list[Message]:
 
 
 def partless(row: Message, *, texts: bool = False) -> Message:
-    """The row with a line in place of each image, audio and file that names it; with ``texts`` a file whose
-    text is known becomes that text."""
+    """Return the row with each image, audio and file replaced by a line that names it; with ``texts``, a file
+    whose text is known is replaced by that text."""
 
     def gone(part: Part) -> str:
         known = text_of_file(part) if texts else ""
@@ -262,15 +260,14 @@ def partless(row: Message, *, texts: bool = False) -> Message:
 
 
 LEAST = 500
-"""Characters below which no text is cut."""
+"""Characters below which texts are not cut."""
 MARK = 60
-"""Characters of the mark in a text that was cut, without the note."""
+"""Characters of the mark in a cut text, without the note."""
 
 
 def cut_length(rows: Sequence[Message], most: int) -> int | None:
-    """The length to which the texts of these rows have to be cut so that they take ``most`` characters;
-    ``None`` when that is too little for all of them. What a model thought goes out with its row and cannot be
-    cut."""
+    """Return the length to which the texts of these rows must be cut so that all rows fit into ``most``
+    characters; ``None`` if that is too short. Reasoning is sent with its row and cannot be cut."""
     rows = [partless(row, texts=True) for row in rows]
     texts = sorted(len(text) for row in rows for text in _texts(row))
     left = most - size_of(rows) + sum(texts) - sum(map(_thoughts, rows))
@@ -283,8 +280,8 @@ def cut_length(rows: Sequence[Message], most: int) -> int | None:
 
 
 def cut_row(row: Message, length: int, note: str) -> Message:
-    """The row as it goes out when no text may be longer; what is stored of its content stays whole. ``note``
-    says where."""
+    """Return the row as it is sent when texts are limited to ``length``; the stored content stays complete.
+    ``note``: where to find it."""
     row = partless(row, texts=True)
     text = sent_text(row)
     calls = tuple(_cut_call(call, length) for call in row.tool_calls)
@@ -293,12 +290,12 @@ def cut_row(row: Message, length: int, note: str) -> Message:
 
 
 def is_longer(row: Message, length: int) -> bool:
-    """Has the row a text that will be cut?"""
+    """Return whether the row has a text that will be cut."""
     return any(len(text) > length for text in _texts(partless(row, texts=True)))
 
 
 def whole(row: Message) -> str:
-    """All that a row says, for a file: the content and the calls."""
+    """Return the complete text of a row for a file: the content and the calls."""
     text = partless(row, texts=True).text
     return "\n\n".join(
         [*([text] if text else []), *(f"{call.name} {call.arguments}" for call in row.tool_calls)]
@@ -306,7 +303,7 @@ def whole(row: Message) -> str:
 
 
 def sent_text(row: Message) -> str:
-    """The text that goes out for a row."""
+    """Return the text that is sent for a row."""
     return row.text if row.sent is None else row.sent
 
 
@@ -321,14 +318,14 @@ def _thoughts(row: Message) -> int:
 
 
 def _cut_call(call: ToolCall, length: int) -> ToolCall:
-    """Its arguments stay an object of JSON: long strings in it are shortened, else it is replaced by its
-    beginning."""
+    """Shorten a call's arguments, which stay a JSON object: long strings in it are shortened; if that is not
+    enough, the object is replaced by its beginning."""
     if len(call.arguments) <= length:
         return call
     shorter = shorter_call(call)
     if len(shorter.arguments) <= length:
         return shorter
-    beginning = call.arguments[: length // 2 - MARK]  # as a text in JSON it may take twice as many characters
+    beginning = call.arguments[: length // 2 - MARK]  # escaped, it may take twice as many characters
     cut = {"shortened": f"{beginning}… [{len(call.arguments):,} characters]"}
     return replace(call, arguments=json.dumps(cut, ensure_ascii=False))
 
@@ -346,16 +343,17 @@ BRIDGE = "Understood. I will continue from there."
 
 
 def summary_row(text: str) -> Message:
-    """Return the row that a summary is: framed as one, its keys masked, and marked so that it counts as no
+    """Return the row of a summary: framed, with keys masked, and marked so that it does not count as a
     message of the user."""
     return Message("user", PREFIX + mask(text) + END, summary=True)
 
 
 def assemble(division: Division, summary: str, carried: str = "") -> list[Message]:
-    """The shorter history. ``carried`` is added behind the summary (open items of a task list, for instance).
+    """Return the shorter history. ``carried`` is added to the summary (open items of a task list, for
+    instance).
 
-    The summary is a row of its own: no live row is rewritten. Where two rows of one role would meet, a
-    bridging row is put between them."""
+    The summary is a row of its own: no live row is rewritten. A bridging row separates two rows of the same
+    role."""
     text = "\n\n".join(part for part in (summary.strip(), carried.strip()) if part)
     row = summary_row(text)
     rest = division.kept[len(division.front) :]
@@ -368,28 +366,27 @@ def assemble(division: Division, summary: str, carried: str = "") -> list[Messag
     return [*rows, *rest]
 
 
-# How much a compaction leaves alone, and how much less when the provider has refused what there is.
+# How much a compaction protects, and how much less after a provider's refusal.
 #
-# Everything here is reckoned before a model is paid. A compaction that is only wished for protects what the
-# settings say. After a refusal plans are tried in this order, and the first that fits into the room that is
-# left for the history is taken:
+# All of this is computed before a model is paid. A voluntary compaction protects what the settings say. After
+# a refusal these plans are tried in order, and the first that fits into the room for the history is used:
 #
-# 1. what the settings protect; 2. no first rows, and three rows behind the summary; 3. only the last
-# reply with its results; 4. the same, its texts cut to one length; 5. nothing but the user's newest
-# request, which always stays word for word.
+# 1. what the settings protect; 2. no front rows, and three rows after the summary; 3. only the last reply
+# with its results; 4. the same, with texts cut to one length; 5. only the user's newest request, which always
+# stays word for word.
 
 
 SUMMARY_CHARS, LEAST_SUMMARY = 8_000, 1_000
-"""What a summary is expected to take at most, and what it may always take."""
+"""Characters that a summary is expected to take at most, and that it may always take."""
 FRAME = size_of([Message("user", PREFIX + END), *[Message("assistant", BRIDGE)] * 2])
-"""Characters around a summary."""
+"""Characters of the rows and frame around a summary."""
 
 
 @dataclass(frozen=True, slots=True)
 class Protection:
-    """``front`` rows stay before the summary, at least ``tail_rows`` rows and about ``tail_chars`` characters
-    behind it, a run of rows up to ``soft_factor`` times as many. The last ``unpruned`` rows keep their long
-    results."""
+    """Limits of what stays: ``front`` rows before the summary, and after it at least ``tail_rows`` rows and
+    about ``tail_chars`` characters; a run may exceed that by ``soft_factor``. The last ``unpruned`` rows keep
+    their long results."""
 
     front: int
     tail_rows: int
@@ -401,8 +398,8 @@ class Protection:
 @dataclass(frozen=True, slots=True)
 class Plan:
     """``division`` of ``rows``, the pruned history; without a middle nothing is summarized. ``size``:
-    characters expected to remain. ``summary``: the limit of the summary in characters, if there is one.
-    ``cut``: the length to which texts of the tail are cut, if they are."""
+    characters expected to remain. ``summary``: the limit of the summary in characters, if any. ``cut``: the
+    length to which texts of the tail are cut, if they are."""
 
     rows: tuple[Message, ...]
     division: Division
@@ -417,7 +414,7 @@ class Plan:
 
 
 def plan_compaction(history: Sequence[Message], protection: Protection, goal: int) -> Plan:
-    """Pruning, and a summary when that alone does not get the history down to ``goal`` characters."""
+    """Plan pruning, and a summary if pruning does not shorten the history to ``goal`` characters."""
     rows = tuple(prune(history, protection.unpruned))
     if size_of(rows) <= goal:
         return Plan(rows, Division(rows, (), None, ()), size_of(rows))
@@ -432,8 +429,7 @@ def plan_compaction(history: Sequence[Message], protection: Protection, goal: in
 
 
 def plan_insisted(history: Sequence[Message], usual: Protection, goal: int, room: int) -> Plan:
-    """The plan that protects most and leaves at most ``room`` characters; if none does, the one that leaves
-    least."""
+    """Return the plan that protects most within ``room`` characters, else the one that leaves least."""
     last = _last_run(history)
     few = replace(
         usual, front=0, tail_rows=LEAST_TAIL, tail_chars=min(usual.tail_chars, room // 4), unpruned=LEAST_TAIL
@@ -446,7 +442,7 @@ def plan_insisted(history: Sequence[Message], usual: Protection, goal: int, room
 
 
 def _cut(plan: Plan, room: int) -> Plan | None:
-    """The last reply is kept, its texts are cut; nothing when they would be cut to too little, or are the
+    """Plan to keep the last reply and cut its texts; ``None`` if the cut texts would be too short, or are the
     user's request."""
     division = plan.division
     if not division.tail or any(row.role == "user" for row in division.tail):
@@ -462,20 +458,20 @@ def _cut(plan: Plan, room: int) -> Plan | None:
 
 
 def _within(plan: Plan, room: int) -> Plan:
-    """The summary may have what the rows that stay leave of the room."""
+    """Limit the summary to the room that the kept rows leave."""
     summary = max(LEAST_SUMMARY, room - size_of(plan.division.kept) - FRAME)
     return replace(plan, size=min(plan.size, size_of(plan.division.kept) + FRAME + summary), summary=summary)
 
 
 def _expected_chars(division: Division) -> int:
-    """Characters of the summary that replaces the middle, as far as they can be known before it is made."""
+    """Return the expected characters of the summary that replaces the middle."""
     if not division.middle:
         return 0
     return FRAME + max(LEAST_SUMMARY, min(SUMMARY_CHARS, size_of(division.middle) // 2))
 
 
 def _last_run(history: Sequence[Message]) -> int:
-    """How many rows the last reply and its results are."""
+    """Return the number of rows of the last reply and its results."""
     return next(
         (number for number, row in enumerate(reversed(history), 1) if row.role != "tool"), len(history)
     )

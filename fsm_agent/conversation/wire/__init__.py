@@ -1,44 +1,44 @@
-"""The bytes of a growing conversation, made once a row.
+"""The bytes of a growing conversation, each row written once.
 
 Theory of operation
 -------------------
-A turn of 200 iterations sends its conversation 200 times. To write it each time would be quadratic work for
-us, and a provider that caches prompts would bill it again, because its cache finds only a request that begins
-with the very same bytes. ``WireCopy`` therefore keeps the bytes of everything that can no longer change and
-adds what is new. Request N is a byte prefix of request N+1, cache marks apart, and an iteration costs what
-was appended in it.
+A turn of 200 iterations sends its conversation 200 times. Writing it from scratch each time would be
+quadratic work, and a provider that caches prompts would bill it again, because its cache only matches a
+request that begins with the very same bytes. ``WireCopy`` therefore keeps the bytes of everything that can no
+longer change and appends new rows. Request N is a byte prefix of request N+1, apart from cache marks, and the
+cost of an iteration is proportional to the rows appended in it.
 
-What can still change is the last *run*: the smallest piece of a conversation that is valid by itself, such as
-a message with calls and their results, or the user's messages in a row. A ``Format`` says where a run begins
-and writes one run as rows; it sees nothing else, so no rule of a vendor can depend on the whole history.
+Only the last *run* can still change: the smallest piece of a conversation that is valid by itself, such as a
+message with calls and their results, or consecutive messages of the user. A ``Format`` decides where a run
+begins and writes one run as rows; it sees nothing else, so no vendor rule can depend on the whole history.
 
     closed bytes             recent rows                  tail
     finished for good        finished, at most RECENT     the open run, scaffold, hint
     one ``bytearray``        kept as rows as well         made for each request
 
-What holds, and why:
+Invariants, and the reasons for them:
 
 - *Finished bytes never change.* A row is finished when the next run begins. Everything that depends on what
-  comes later is behind the messages (the output cap) or in the tail (hint, scaffold), so it alters no byte
-  of the prefix. The prompt is a row of its own, written once.
-- *The same history object is not read again.* ``_read`` has the messages that were written, and a message
-  equals only itself. If the last one read is still in its place, all before it are too: histories grow at the
-  end, and code that replaces one says so (``replaced``). Comparing the whole history would be quadratic.
-- *Another view is another copy.* Provider, repairs, what the model reads, and cache marks change how rows
-  are written, so all of it is made again then. A fallback pays for that once.
+  comes later is after the messages (the output cap) or in the tail (hint, scaffold), so it changes no byte of
+  the prefix. The prompt is a row of its own, written once.
+- *The same history object is not read again.* ``_read`` holds the messages already written, and messages
+  compare by identity. If the last one read is still in its place, so are all before it: histories grow at the
+  end, and code that replaces one calls ``replaced``. Comparing the whole history would be quadratic.
+- *A new view requires a new copy.* Provider, repairs, the model's inputs, and cache marks change how rows are
+  written, so a change of the view rewrites everything. A fallback pays for that once.
 - *Marks move over recent rows only.* The last ``MARKS`` rows that can carry a cache mark have one. A row that
-  loses its mark must become the bytes that it was without it. That is why the last ``RECENT`` finished rows
-  are kept as rows: the closed bytes are cut before the oldest of them and written on from there.
+  loses its mark must get back its bytes without the mark. That is why the last ``RECENT`` finished rows are
+  kept as rows: a request with marks takes the closed bytes up to the oldest of them and rewrites the rest.
 - *Some rows age.* Signed thoughts belong to the tool loop in which they were thought, and of the images that
-  tools returned only the newest are sent. ``Aging.outdates`` notices it by looking at what is new, and the
-  copy is made again: the prefix breaks where the user speaks, never within a loop of tools.
-- *A result needs its call.* ``_called`` has the ids of the open run, and results of other calls are dropped:
-  a provider refuses the whole conversation for one of them. ``_ids`` has all ids of finished runs, because a
-  format renames a call whose id was used before.
+  tools returned only the newest are sent. ``Aging.outdates`` detects this from the new rows, and the copy is
+  rewritten. Thoughts break the prefix where the user speaks, never within a tool loop.
+- *A result needs its call.* ``_called`` holds the call ids of the open run, and results of other calls are
+  dropped: a provider refuses the whole conversation for one of them. ``_ids`` holds all ids of finished runs,
+  because a format renames a call whose id was used before.
 
-What would break: a format that looks behind its run writes other bytes when the conversation grows, and every
-request after it is paid in full. A message changed in place is not written again. A copy of the pieces (a
-``join`` too many) costs more than all that is new: 3.4 ms instead of 0.3 ms for a history of 5,000 messages
+Pitfalls: a format that looks beyond its run writes different bytes when the conversation grows, and every
+later request is paid in full. A message changed in place is not written again. An extra copy of the pieces (a
+``join`` too many) costs more than all new rows: 3.4 ms instead of 0.3 ms for a history of 5,000 messages
 (``benchmarks/long_history.py``). (Why: decision 5.)
 """
 
@@ -58,19 +58,18 @@ from fsm_agent.conversation.wire.form import Format, Pieces, View, WireRow, dump
 from fsm_agent.settings import PrefillRow
 from fsm_agent.support import without_collection
 
-# What rows lose once newer rows are there. Where nothing ages, request N stays a prefix of request N+1 for
-# ever.
+# What rows lose once newer rows exist. Where nothing ages, request N stays a prefix of request N+1 forever.
 
 
 KEPT_IMAGES = 3
-"""Images in tool results that are still sent, the newest ones (FMT-13)."""
+"""Images in tool results that are still sent; the newest ones (FMT-13)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Aging:
-    """``outdates``: do the rows from ``start`` on change how rows before them are written? Costs time
-    proportional to what is new unless they do. ``aged``: the rows from ``start`` on as they are written
-    now."""
+    """``outdates`` returns whether the rows from ``start`` on change how earlier rows are written. Unless
+    they do, it takes time proportional to the new rows. ``aged`` returns the rows from ``start`` on in their
+    current form."""
 
     outdates: Callable[[Sequence[Message], int], bool]
     aged: Callable[[Sequence[Message], int], Sequence[Message]]
@@ -88,7 +87,8 @@ AGELESS = Aging(_nothing, _rest)
 
 
 def outdates(history: Sequence[Message], start: int) -> bool:
-    """A user's word ends the tool loop whose thoughts were kept; one more image pushes an older one out."""
+    """Return whether the new rows outdate earlier ones: a message of the user ends the tool loop whose
+    thoughts were kept, and a new image displaces an older one."""
     new = history[start:]
     if any(_speaks(message) for message in new) and _thoughts_before(history, start):
         return True
@@ -96,7 +96,7 @@ def outdates(history: Sequence[Message], start: int) -> bool:
 
 
 def aged(history: Sequence[Message], start: int) -> Sequence[Message]:
-    """Thoughts only behind the last word of the user, and only the newest images of tools."""
+    """Keep thoughts only after the user's last message, and only the newest images of tools."""
     rows = list(history[start:])
     spoken, left = False, KEPT_IMAGES
     for index in range(len(rows) - 1, -1, -1):
@@ -111,7 +111,7 @@ def aged(history: Sequence[Message], start: int) -> Sequence[Message]:
 
 
 CURRENT_LOOP = Aging(outdates, aged)
-"""Signed thoughts belong to the tool loop they were thought in, and old screenshots tell nothing any more."""
+"""Signed thoughts belong to the tool loop in which they were thought, and old screenshots are useless."""
 
 
 def _speaks(message: Message) -> bool:
@@ -119,7 +119,7 @@ def _speaks(message: Message) -> bool:
 
 
 def _thoughts_before(history: Sequence[Message], start: int) -> bool:
-    """Does the tool loop that ends at ``start`` have thoughts?"""
+    """Return whether the tool loop that ends at ``start`` has thoughts."""
     for index in range(start - 1, -1, -1):
         if _speaks(history[index]):
             return False
@@ -139,7 +139,7 @@ def _is_image(part: Part) -> bool:
 
 
 def _without_images(message: Message, count: int) -> Message:
-    """The message with words in place of its first ``count`` images."""
+    """Return the message with its first ``count`` images replaced by words."""
     old = iter(range(count))
     return message.reworded(
         lambda part: (
@@ -150,7 +150,7 @@ def _without_images(message: Message, count: int) -> Message:
     )
 
 
-# The API modes that can be written, by name. An agent speaks one of them, and loads that one.
+# The formats by API mode. An agent uses one mode, and loads only that one.
 
 
 AGING: dict[ApiMode, Aging] = {"anthropic_messages": CURRENT_LOOP}
@@ -158,7 +158,7 @@ AGING: dict[ApiMode, Aging] = {"anthropic_messages": CURRENT_LOOP}
 
 @functools.cache
 def format_of(mode: ApiMode) -> Format:
-    """Return how conversations are written in an API mode."""
+    """Return the format of conversations in an API mode."""
     match mode:
         case "chat_completions":
             from fsm_agent.conversation.wire.openai import ChatFormat
@@ -175,21 +175,21 @@ def format_of(mode: ApiMode) -> Format:
 
 
 def aging_of(mode: ApiMode) -> Aging:
-    """Return what rows lose in an API mode once newer ones are there."""
+    """Return the aging rules of an API mode."""
     return AGING.get(mode, AGELESS)
 
 
 MARKS = 3
 """Rows that carry a cache mark besides the system prompt (CACHE-01: four in all)."""
 RECENT = 8
-"""Finished rows that are remembered, so that marks can move without reading the history again."""
+"""Finished rows kept as rows, so that marks can move without reading the history again."""
 
 
 class WireCopy:
-    """One history as one API mode writes it. Safe to use again after the view has changed, and after it was
-    told that the history was ``replaced``.
+    """The wire form of one history in one API mode. Remains correct after a change of the view, and after
+    ``replaced`` has been called for a new history.
 
-    ``part_bytes``: how much of the bytes written last is images, audio and files beyond what they count
+    ``part_bytes``: bytes of images, audio and files in the last output beyond their estimated size
     (``fsm_agent.conversation.parts.weight``)."""
 
     def __init__(self) -> None:
@@ -200,11 +200,11 @@ class WireCopy:
         self._prefill = prefill
         self._prompt = ("", "", b"")
         self._closed = bytearray()
-        self._finished: list[WireRow] = []  # not among the bytes yet
+        self._finished: list[WireRow] = []  # not yet among the bytes
         self._recent: deque[tuple[int, WireRow]] = deque(maxlen=RECENT)
         self._run: list[Message] = []
-        self._made: tuple[int, list[WireRow]] = 0, []  # what the first rows of the run became
-        self._called: set[str] = set()  # ids of the calls in the run: results of others are dropped
+        self._made: tuple[int, list[WireRow]] = 0, []  # (messages converted, rows made of them)
+        self._called: set[str] = set()  # ids of the run's calls: other results are dropped
         self._ids: set[str] = set()
         self._read: list[Message] = []
         self._closed_excess = 0
@@ -223,10 +223,11 @@ class WireCopy:
         prefill: Sequence[PrefillRow] = (),
         hint: str = "",
     ) -> Pieces:
-        """The bytes of the message list, brackets included, in pieces that are valid until the history grows.
+        """Return the bytes of the message list, brackets included, in pieces that are valid until the history
+        grows.
 
-        Besides the history and the ``scaffold`` behind it: ``ephemeral`` behind the prompt, the rows
-        ``prefill`` before the history, and ``hint`` in the last row."""
+        Besides the history and the ``scaffold`` after it, they contain ``ephemeral`` after the prompt, the
+        ``prefill`` rows before the history, and ``hint`` in the last row."""
         self._catch_up(history, view, prefill)
         tail = self._tail(scaffold, hint)
         self.part_bytes = self._closed_excess + sum(map(excess, tail))
@@ -240,16 +241,16 @@ class WireCopy:
         return [*pieces[: max(1, len(pieces) - 1)], b"]"]
 
     def _prompt_row(self, system: str, ephemeral: str) -> bytes:
-        """The prompt as a row, written once; nothing if there is no prompt or it is not a row."""
+        """Return the prompt as a row, written once; empty without a prompt, or if the wire has no such
+        row."""
         if self._prompt[:2] != (system, ephemeral):
             row = self._format.system_row(system, ephemeral, self._view) if system or ephemeral else None
             self._prompt = (system, ephemeral, b"" if row is None else dump(row))
         return self._prompt[2]
 
     def replaced(self, history: Sequence[Message]) -> None:
-        """The history is another one from now on. What was made of it stays where this one begins with the
-        very same rows."""
-        if self._read != list(history[: len(self._read)]):  # messages are equal to nothing but themselves
+        """Switch to another history. The bytes are kept if it begins with the very same rows."""
+        if self._read != list(history[: len(self._read)]):  # messages compare by identity
             self._reset(self._view, self._prefill)
 
     def _catch_up(self, history: Sequence[Message], view: View, prefill: Sequence[PrefillRow]) -> None:
@@ -278,12 +279,13 @@ class WireCopy:
             self._called.update(call.id for call in message.tool_calls)
 
     def _bridge(self, first: Message) -> list[Message]:
-        """A conversation begins with the user; one that was cut so that it does not is given a beginning."""
+        """Return a first user row if the conversation would begin with the assistant, because its beginning
+        was cut."""
         begun = self._closed or self._finished
         return [Message("user", BRIDGE)] if first.role == "assistant" and not begun else []
 
     def _open_rows(self) -> list[WireRow]:
-        """The run as rows, made once for each message that it got."""
+        """Return the rows of the open run, computed once per message added."""
         if self._made[0] != len(self._run):
             self._made = len(self._run), self._format.rows(self._run, self._ids, self._view)
         return self._made[1]
@@ -294,8 +296,8 @@ class WireCopy:
         self._finished += rows
 
     def _write(self) -> None:
-        """Make bytes of the finished rows. All but those that a mark may move to are written as one list: a
-        long history costs half as much so."""
+        """Convert the finished rows to bytes. All except those that a mark may move to are written as one
+        list, which halves the cost for a long history."""
         rows, self._finished = self._finished, []
         if many := rows[:-RECENT]:
             self._closed += (b"," if self._closed else b"") + dump(many)[1:-1]
@@ -305,8 +307,8 @@ class WireCopy:
         self._closed_excess += sum(map(excess, rows))
 
     def _tail(self, scaffold: Sequence[Message], hint: str) -> list[WireRow]:
-        """What can still change: the last run of the history, and scaffolding (which carries no calls); a
-        hint is added to the last row of all."""
+        """Return the rows that can still change: the last run of the history, and scaffolding (which has no
+        calls); a hint is added to the very last row."""
         if not scaffold and not hint:
             return list(self._open_rows())
         runs = [list(self._run) or (self._bridge(scaffold[0]) if scaffold else [])]
@@ -320,8 +322,8 @@ class WireCopy:
         return [row for run in runs for row in self._format.rows(run, self._ids, self._view)]
 
     def _split(self, tail: list[WireRow], unmarked: int) -> tuple[bytes | bytearray, list[WireRow]]:
-        """The finished bytes that stay as they are, and the rows behind them, the last of which carry marks;
-        none of the last ``unmarked`` does, which no later request has like this."""
+        """Return the finished bytes that stay unchanged, and the rows after them, the last of which carry
+        marks. The last ``unmarked`` rows carry none, because no later request repeats them."""
         if not self._view.marks:
             return self._closed, tail
         behind = [*(row for _, row in self._recent), *tail]

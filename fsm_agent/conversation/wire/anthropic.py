@@ -1,7 +1,7 @@
-"""Anthropic's Messages API: rows of content blocks, of which users and the assistant take turns.
+"""Anthropic's Messages API: rows of content blocks, alternating between the user and the assistant.
 
-A run is an assistant row with everything up to the next one: results and the user's words are one row on this
-wire, results first, so that a call is answered in the row right behind it."""
+A run is an assistant row with everything up to the next one. On this wire, results and the user's messages
+are one row, results first, so that a call is answered in the very next row."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ class AnthropicFormat:
         return None
 
     def marked(self, row: WireRow, ttl: CacheTtl) -> WireRow | None:
-        """Mark the last block, which is never a thought (CACHE-07): no row ends with one."""
+        """Mark the last block, which is never a thought (CACHE-07)."""
         *before, last = row["content"]
         return {**row, "content": [*before, {**last, "cache_control": cache_mark(ttl)}]}
 
@@ -115,7 +115,7 @@ def _text(text: str) -> Block:
 
 
 def _exchange(spoken: list[Message], seen_ids: set[str], view: View) -> list[WireRow]:
-    """What the assistant said and the results of its calls: one row, or two when calls were answered."""
+    """Return the assistant's row, and a second row with the results if calls were answered."""
     said, *results = valid_rows(spoken, seen_ids, lambda message: _shape(message, view))
     calls = said.get("tool_calls", [])
     content = said["content"]
@@ -137,7 +137,7 @@ def _exchange(spoken: list[Message], seen_ids: set[str], view: View) -> list[Wir
 
 
 def _shape(message: Message, view: View) -> WireRow:
-    """One message in the form that ``valid_rows`` puts together: parts are content blocks already."""
+    """Return one message in the form that ``valid_rows`` joins; parts are already content blocks."""
     if message.role == "tool":
         blocks = _blocks(message, view)
         if all(block["type"] == "text" for block in blocks):
@@ -160,7 +160,7 @@ def _result(row: WireRow) -> Block:
 
 
 def _hosted_content(message: Message, view: View) -> list[Block] | None:
-    """The content of a reply in which the provider's own tools ran, as it came."""
+    """Return the content of a reply with hosted tools, as it was received."""
     if view.family.replay != "signed":
         return None
     blocks: Sequence[Mapping[str, Any]] = [*view.own_blocks(message)]
@@ -173,9 +173,9 @@ def _hosted_content(message: Message, view: View) -> list[Block] | None:
 
 
 def _replayable_thoughts(message: Message, view: View) -> Iterator[Mapping[str, Any]]:
-    """The thoughts of a message that this provider made and takes back: native Anthropic those that it
-    signed, and what it did not sign as text; wires that want their reasoning back without a signature the
-    others."""
+    """Yield the thoughts of a message that this provider made and accepts back. Native Anthropic accepts
+    those that it signed, and others as text; wires that use reasoning without signatures accept only unsigned
+    ones."""
     native = view.family.replay == "signed"
     if "thinking_signature" in view.repairs or not (native or view.family.replay == "unsigned"):
         return
@@ -198,7 +198,7 @@ def _thinking_block(kept: Mapping[str, Any]) -> Block | None:
 
 
 def _inner_thoughts(spoken: list[Message], calls: list[dict[str, Any]], view: View) -> dict[str, list[Block]]:
-    """Thoughts between calls, by the wire id of the call after them."""
+    """Return the thoughts between calls, by the wire id of the call after them."""
     awaited = {message.tool_call_id for message in spoken if message.role == "tool"}
     made = [call.id for message in spoken for call in message.tool_calls if call.id in awaited]
     wire_ids = dict(zip(dict.fromkeys(made), (call["id"] for call in calls), strict=True))
@@ -212,8 +212,9 @@ def _inner_thoughts(spoken: list[Message], calls: list[dict[str, Any]], view: Vi
 
 
 def _may_think(messages: Pieces) -> bool:
-    """A model with a thinking budget refuses to begin to think in the middle of a tool loop: the last reply
-    must begin with a thought. Strings inside a row are escaped, so its beginning cannot be mistaken."""
+    """Return whether the model may start thinking. A model with a thinking budget refuses to do so inside a
+    tool loop unless the last reply begins with a thought. Strings inside a row are escaped, so its beginning
+    is unambiguous."""
     rows = [piece for piece in messages if len(piece) > 1]
     if len(rows) < 2 or not rows[-1].startswith(_RESULT):
         return True
@@ -224,7 +225,7 @@ def _may_think(messages: Pieces) -> bool:
 
 
 def _blocks(message: Message, view: View) -> list[Block]:
-    """Texts, images and documents of a message; blank texts are never sent."""
+    """Return the texts, images and documents of a message; blank texts are never sent."""
     content = content_of(message, view)
     parts: Sequence[Part] = [_text(content)] if isinstance(content, str) else content or ()
     blocks = [
@@ -258,7 +259,7 @@ def _tool(tool: ToolSpec, repairs: frozenset[str]) -> dict[str, Any]:
 
 
 def _with_plain_ids(message: Message) -> Message:
-    """Calls and results with ids that this wire allows; the same id always becomes the same."""
+    """Replace ids that this wire does not allow; the same id always gets the same replacement."""
     calls, answered = message.tool_calls, message.tool_call_id
     if answered is not None and answered != _plain_id(answered):
         return replace(message, tool_call_id=_plain_id(answered))

@@ -1,4 +1,4 @@
-"""What an API mode must say of itself so that conversations can be written in it."""
+"""What an API mode must implement so that conversations can be written in it."""
 
 from __future__ import annotations
 
@@ -38,16 +38,16 @@ WireRow = dict[str, Any]
 PLAIN = family_of("chat_completions")
 NO_OPTIONS = RequestSettings()
 Pieces = Sequence[bytes | bytearray]
-"""Bytes that belong one behind the other. They are copied once, when the whole body is put together: a long
-conversation is megabytes, and every further copy would cost more than all that is new."""
+"""Consecutive bytes. They are copied once, when the whole body is assembled: a long conversation is
+megabytes, and every further copy would cost more than everything new."""
 
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """What the shape of a row depends on besides the row itself. ``issuer``: whose parts this model takes
-    back, ``family``: in which form. ``prompt_role``: of the row that the prompt is. ``vision``, ``audio``,
-    ``files``: what the model reads. ``repairs``: wire modes that recoveries switched on. ``marks``: whether
-    the last rows carry cache marks; ``ttl``: how long what they mark is kept."""
+    """The inputs, besides the row itself, that determine how a row is written. ``issuer`` and ``family``:
+    whose reasoning this model accepts back, and in which form. ``prompt_role``: role of the prompt's row.
+    ``vision``, ``audio``, ``files``: inputs of the model. ``repairs``: wire modes that recoveries switched
+    on. ``marks``: whether the last rows carry cache marks; ``ttl``: how long the marked content is cached."""
 
     mode: ApiMode = "chat_completions"
     family: ReasoningFamily = PLAIN
@@ -63,7 +63,7 @@ class View:
     @classmethod
     @lru_cache(maxsize=64)
     def of(cls, runtime: Runtime, repairs: frozenset[str], ttl: CacheTtl = "5m") -> View:
-        """Make it of what a turn runs on, and of the repairs that were done on its requests."""
+        """Build the view of a runtime with the repairs of its requests."""
         return cls(
             mode=runtime.api_mode,
             family=runtime_family(runtime),
@@ -78,11 +78,11 @@ class View:
         )
 
     def made(self, by: str | None) -> bool:
-        """Say whether reasoning made by ``by`` is taken back. Reasoning of unknown origin never is."""
+        """Return whether reasoning made by ``by`` is accepted back. Reasoning of unknown origin never is."""
         return bool(by) and by == self.issuer
 
     def own_blocks(self, message: Message) -> Iterator[Mapping[str, Any]]:
-        """The blocks of a message that this issuer made. Older stores name it with each of them."""
+        """Yield the blocks of a message that this issuer made. Older stores name the issuer in each block."""
         for block in message.blocks:
             if self.made(block.get("issuer", message.issuer)):
                 yield {key: value for key, value in block.items() if key != "issuer"}
@@ -90,13 +90,13 @@ class View:
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """One request without its messages. ``system`` is the prompt, ``ephemeral`` the text behind it that is
-    not cached. ``tools`` is their wire form (``Format.tools``), ``None`` for a toolless request.
-    ``output_cap`` in tokens, ``None`` for the provider's default; ``raised``: the cap asks for a longer reply
-    than the last one and is no limit of a user; ``firm``: a longer reply is not paid for, so thoughts have to
-    fit in. ``effort``: how much a model that can think should think, ``None`` for its default. ``options``:
-    the other options of the request; ``free``: the model no longer has to call a tool. ``answer``: the schema
-    that the provider enforces on the answer. ``ttl``: see ``View``."""
+    """One request without its messages. ``system`` is the prompt, ``ephemeral`` the uncached text after it.
+    ``tools`` is their wire form (``Format.tools``), ``None`` for a toolless request. ``output_cap`` in
+    tokens, ``None`` for the provider's default; ``raised``: the cap requests a longer reply than the last one
+    and is not a user's limit; ``firm``: a longer reply would exceed a limit, so thoughts must fit in.
+    ``effort``: how much a thinking model should think, ``None`` for its default. ``options``: the other
+    options of the request; ``free``: the model no longer has to call a tool. ``answer``: the schema that the
+    provider enforces on the answer. ``ttl``: see ``View``."""
 
     runtime: Runtime
     system: str = ""
@@ -118,39 +118,39 @@ class Format(Protocol):
     only the last run of a history can still grow."""
 
     def opens_run(self, run: Sequence[Message], message: Message) -> bool:
-        """Does ``message`` start a run of its own after ``run``?"""
+        """Return whether ``message`` starts a new run after ``run``."""
 
     def rows(self, run: Sequence[Message], seen_ids: set[str], view: View) -> list[WireRow]:
-        """One run as valid rows. ``seen_ids`` are the call ids of the runs before; it is not changed."""
+        """Return one run as valid rows. ``seen_ids`` are the call ids of earlier runs; it is not changed."""
 
     def ids(self, rows: Sequence[WireRow]) -> set[str]:
-        """The call ids in these rows."""
+        """Return the call ids in these rows."""
 
     def system_row(self, prompt: str, ephemeral: str, view: View) -> WireRow | None:
-        """The prompt and the text after it as a row, or ``None`` where the wire sends no such row."""
+        """Return the prompt and the text after it as a row, or ``None`` if the wire has no such row."""
 
     def marked(self, row: WireRow, ttl: CacheTtl) -> WireRow | None:
-        """The row with a cache mark; ``None`` when it cannot carry one. Its text keeps the same bytes."""
+        """Return the row with a cache mark, its text unchanged; ``None`` if it cannot carry one."""
 
     def tools(self, tools: Sequence[ToolSpec], repairs: frozenset[str]) -> bytes: ...
 
     def body(self, ask: Ask, messages: Pieces) -> bytes:
-        """The exact body. What varies from request to request comes behind the messages."""
+        """Return the exact body. Fields that vary between requests come after the messages."""
 
 
 def cache_mark(ttl: CacheTtl) -> dict[str, str]:
-    """The value of a mark; five minutes are the default of every provider that reads marks."""
+    """Return the value of a cache mark; five minutes is the default of every provider that reads marks."""
     return {"type": "ephemeral"} if ttl == "5m" else {"type": "ephemeral", "ttl": ttl}
 
 
 def system_text(prompt: str, ephemeral: str) -> str:
-    """The prompt and the text after it, as one text."""
+    """Return the prompt and the text after it as one string."""
     return "\n\n".join(text for one in (prompt, ephemeral) if (text := clean(one).strip()))
 
 
 def system_blocks(prompt: str, ephemeral: str, ttl: CacheTtl) -> list[dict[str, Any]]:
-    """The same as blocks of text. The prompt has a cache mark: the text after it may change in the next
-    turn."""
+    """Return the prompt and the text after it as blocks. The prompt has a cache mark: the text after it may
+    change in the next turn."""
     blocks: list[dict[str, Any]] = []
     if text := clean(prompt).strip():
         blocks.append({"type": "text", "text": text, "cache_control": cache_mark(ttl)})
@@ -160,7 +160,7 @@ def system_blocks(prompt: str, ephemeral: str, ttl: CacheTtl) -> list[dict[str, 
 
 
 def dump(value: Any) -> bytes:
-    """Compact JSON as UTF-8."""
+    """Return compact JSON as UTF-8."""
     return _COMPACT.encode(value).encode("utf-8", "replace")
 
 
@@ -170,7 +170,7 @@ _COMPACT = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"))
 def join_json(
     head: dict[str, Any], named: Sequence[tuple[str, bytes | Pieces | None]], tail: dict[str, Any]
 ) -> bytes:
-    """One JSON object of a small head, ready-made values by name, and a small tail."""
+    """Return one JSON object, joined from a small head, prepared values by name, and a small tail."""
     pieces: list[bytes | bytearray] = [b"{"]
     if head:
         pieces += [dump(head)[1:-1], b","]
@@ -188,7 +188,7 @@ OTHERS = ("input_audio", "file", "input_file", "document")
 
 
 def excess(value: Any) -> int:
-    """Bytes of the images, audio and files in a row's content beyond what they count."""
+    """Return the bytes of images, audio and files in a row's content beyond their estimated size."""
     if isinstance(value, list):
         return sum(excess(item) for item in value)
     if not isinstance(value, dict):
@@ -203,7 +203,7 @@ def excess(value: Any) -> int:
 
 
 def without_patterns(schema: Any) -> Any:
-    """A JSON schema without the keywords that some servers cannot turn into a grammar."""
+    """Return a JSON schema without the keywords that some servers cannot turn into a grammar."""
     if isinstance(schema, dict):
         return {
             key: without_patterns(value)
@@ -220,7 +220,7 @@ REFUSED_ON_TOP = frozenset(
 
 
 def tool_schema(tool: ToolSpec, repairs: frozenset[str]) -> Mapping[str, Any]:
-    """Return the parameters of a tool as these wires take them."""
+    """Return the parameters of a tool in the form that these wires accept."""
     schema = tool.parameters
     if not REFUSED_ON_TOP.isdisjoint(schema):
         schema = {key: value for key, value in schema.items() if key not in REFUSED_ON_TOP}
@@ -237,7 +237,7 @@ Speaker = Literal["", "user", "assistant", "tool"]
 
 @dataclass(frozen=True, slots=True)
 class WireTakes:
-    """Who may begin and who may end a conversation on one wire, so that every server of the kind takes it."""
+    """Roles that may begin and end a conversation on one wire, accepted by every server of that wire."""
 
     first: frozenset[Speaker]
     tail: frozenset[Speaker]
@@ -250,15 +250,14 @@ WIRES: Mapping[ApiMode, WireTakes] = MappingProxyType(
         # an assistant row at the end is a prefill, which newer models and thinking refuse; results are
         # user rows there
         "anthropic_messages": WireTakes(frozenset({"user"}), frozenset({"user", "tool"})),
-        # a list of items, of which any may begin; a reply to a reply is nothing that was asked for
+        # a list of items, any of which may begin; a reply to a reply would be unrequested
         "codex_responses": WireTakes(frozenset({"user", "assistant"}), frozenset({"user", "tool"})),
     }
 )
 
 
-# What each wire takes of content parts, and what goes out in place of those that it or a model does not
-# take. Nothing is left out without a word: a part goes as it is, as the text that it has, or as a line that
-# names it.
+# The content parts that each wire accepts, and the replacements for those that it or a model does not.
+# Nothing is omitted silently: a part is sent as it is, as its text, or as a line that names it.
 
 
 TAKEN: Mapping[ApiMode, Mapping[Kind, tuple[Carrier, ...]]] = {
@@ -266,17 +265,17 @@ TAKEN: Mapping[ApiMode, Mapping[Kind, tuple[Carrier, ...]]] = {
     "codex_responses": {"image": ("data", "url", "id"), "file": ("data", "url", "id")},
     "anthropic_messages": {"image": ("data", "url"), "file": ("data", "url")},
 }
-"""Kinds of parts by wire, and how they may be there, as the vendors document them. Audio is for chat
-completions alone; an upload's id needs a header on the Messages wire that is not sent."""
+"""Kinds of parts by wire, and how they may be carried, as the vendors document them. Audio works on chat
+completions only; on the Messages wire, upload ids would need a header that is not sent."""
 PLURAL: Mapping[Kind, str] = {"image": "images", "audio": "audio", "file": "files"}
 REPAIRED = ImageBounds(size=3_500_000, side=1_568)
-"""What an image is made to fit when a provider found one too large: the least bounds known, of 5 MB in base64
-and of 2,000 pixels where there are many."""
+"""Bounds for an image that a provider rejected as too large: below the smallest known limits of 5 MB in
+base64, and of 2,000 pixels in requests with many images."""
 _CARRIED = {"data": "that come with the message", "url": "by address", "id": "by the id of an upload"}
 
 
 def obstacle(part: Part, view: View) -> str:
-    """Return why a part cannot go out as it is, as words behind a model's name; empty when it can."""
+    """Return why a part cannot be sent as it is, as words that follow a model's name; empty if it can."""
     kind, carrier = kind_of(part), carrier_of(part)
     if kind is None or carrier is None:
         return "" if kind is None else "gets only its name"
@@ -297,10 +296,11 @@ def obstacle(part: Part, view: View) -> str:
 
 
 def content_of(message: Message, view: View) -> str | list[Part] | None:
-    """Return what goes out of a message: text, or parts of which each is a text or can be taken by this wire
-    and model. What an assistant or a tool said is one text when nothing else is in it."""
+    """Return the content of a message as it is sent: text, or parts that are text or accepted by this wire
+    and model. For roles other than the user,
+    content of only text parts is joined to one text."""
     content = message.content
-    if message.sent is not None:  # in place of its texts
+    if message.sent is not None:  # replaces its texts
         others = [] if isinstance(content, str | None) else [part for part in content if kind_of(part)]
         content = [_text(message.sent), *others] if others else message.sent
     if isinstance(content, str | None):
@@ -323,7 +323,7 @@ def _outgoing(part: Part, message: Message, view: View) -> Part:
 
 
 def _older(part: Part, message: Message, view: View) -> Part:
-    """A text, or a part that was stored in another form than ours."""
+    """Return a text, or convert a part that was stored in another form."""
     try:
         read = part_of(part)
     except ConfigError:
@@ -342,7 +342,7 @@ def _text(words: str) -> Part:
 
 
 def _smaller(part: Part) -> Part:
-    """The image within the least bounds that are known, or a line when that cannot be done."""
+    """Shrink an image to the smallest known limits, or replace it by a line if that is impossible."""
     media_type, data = data_of(part)
     if not data:
         return part
@@ -357,8 +357,8 @@ def _smaller(part: Part) -> Part:
 
 
 def reduced_parts(rows: Sequence[Message], view: View) -> tuple[list[str], list[str]]:
-    """Return the names of the parts in these rows that a model of this view knows only by name, and of the
-    files of which it gets only the text."""
+    """Return the names of the parts in these rows of which a model with this view gets only the name, and of
+    the files of which it gets only the text."""
     told: list[str] = []
     read: list[str] = []
     for row in rows:

@@ -1,6 +1,5 @@
-"""The two wires of OpenAI. Chat completions: the rows are the internal form, made valid and stripped of
-bookkeeping. The Responses API: a list of items, of which a message, each call, each result and each thought
-is one."""
+"""The two wires of OpenAI. Chat completions: rows in the internal form, made valid and stripped of
+bookkeeping. The Responses API: a list of items, one for each message, call, result, and thought."""
 
 from __future__ import annotations
 
@@ -70,7 +69,7 @@ class ChatFormat:
         return {"role": view.prompt_role, "content": content}
 
     def marked(self, row: WireRow, ttl: CacheTtl) -> WireRow | None:
-        """Strings become one text part; a list carries the mark on its last part."""
+        """Mark the last part of a list, or convert a string to one marked text part."""
         content = row.get("content")
         if not content or row["role"] == "tool":
             return None
@@ -118,7 +117,7 @@ def _chat_row(message: Message, view: View) -> WireRow:
 
 
 def wire_text(text: str, view: View) -> str:
-    """Text as it goes out: valid, trimmed, and plain ASCII where a provider could not read more."""
+    """Return text as it is sent: valid, trimmed, and in plain ASCII if the provider cannot read more."""
     text = clean(text).strip()
     return text.encode("ascii", "replace").decode() if "ascii" in view.repairs else text
 
@@ -131,7 +130,7 @@ def _chat_part(part: Mapping[str, Any], view: View) -> dict[str, Any]:
 
 
 def _with_ids(message: Message, length: int) -> Message:
-    """Calls and results with ids of this length; the same id always becomes the same."""
+    """Replace call ids that do not have this length; the same id always gets the same replacement."""
 
     def fitting(call_id: str) -> str:
         if not call_id or (len(call_id) == length and call_id.isascii() and call_id.isalnum()):
@@ -152,7 +151,7 @@ def _issued_id(view: View) -> str:
 
 
 def _reasoning_fields(said: Sequence[Message], row: WireRow, view: View) -> dict[str, Any]:
-    """What goes back to its issuer with the row that these messages became."""
+    """Return the reasoning fields that are sent back to their issuer with the row of these messages."""
     own = [block for message in said for block in view.own_blocks(message)]
     thoughts = [clean(m.reasoning) for m in said if m.reasoning and view.made(m.issuer)]
     match _issued_id(view):
@@ -162,14 +161,15 @@ def _reasoning_fields(said: Sequence[Message], row: WireRow, view: View) -> dict
             chunks = [{"type": "thinking", "thinking": [{"type": "text", "text": one}]} for one in thoughts]
             return {"content": [*chunks, *as_parts(row.get("content"))]}
         case "details":
-            # blocks of other wires, kept in the same history, are none
+            # ignores blocks of other wires in the same history
             details = [block for block in own if str(block.get("type", "")).startswith("reasoning.")]
             return {"reasoning_details": details} if details else {}
     return _signature_fields(own, row, view)
 
 
 def _signature_fields(own: Sequence[Mapping[str, Any]], row: WireRow, view: View) -> dict[str, Any]:
-    """The signature of the whole row; and one for the first call, without which the request is refused."""
+    """Return the signature of the whole row, and a substitute for the first call, without which the request
+    is refused."""
     found: dict[str, Any] = {}
     signed = [block for block in own if block.get("type") == "extra_content" and "tool_call_id" not in block]
     if signed and _issued_id(view) == "extras":
@@ -186,7 +186,7 @@ def _signature_fields(own: Sequence[Mapping[str, Any]], row: WireRow, view: View
 
 NO_TEXT = "(no text)"
 LONGEST_ID = 60
-"""Characters of a call id, so that a number added to it stays below the 64 that OpenAI takes."""
+"""Maximum characters of a call id; with an appended number it stays below OpenAI's limit of 64."""
 LEAST_OUTPUT = 16
 """Tokens; OpenAI refuses a lower ``max_output_tokens``."""
 _NAME = re.compile(r"[^a-zA-Z0-9_-]")
@@ -194,8 +194,7 @@ _LONGEST_NAME = 64
 
 
 class ResponsesFormat:
-    """The ``Format`` of the Responses API. Nothing is stored by the provider, so reasoning travels
-    encrypted."""
+    """The ``Format`` of the Responses API. The provider stores nothing, so reasoning is sent encrypted."""
 
     def opens_run(self, run: Sequence[Message], message: Message) -> bool:
         return opens_group(run, message)
@@ -232,8 +231,9 @@ class ResponsesFormat:
         )
 
     def body(self, ask: Ask, messages: Pieces) -> bytes:
-        """A requested effort also requests a summary of the reasoning, the only visible form of it. Without
-        an effort no summary is requested: OpenAI gives summaries to verified organizations only."""
+        """Return the body. A requested effort also requests a summary of the reasoning, its only visible
+        form. Without an effort no summary is requested: OpenAI gives summaries only to verified
+        organizations."""
         runtime = ask.runtime
         head: dict[str, Any] = {"model": runtime.model, "stream": runtime.streaming, "store": False}
         levels = levels_of(runtime.model)
@@ -256,7 +256,7 @@ class ResponsesFormat:
 
 
 def _with_short_ids(message: Message) -> Message:
-    """Ids of other providers may be longer than this one takes; call and result get the same new one."""
+    """Shorten ids of other providers that are too long for OpenAI; call and result get the same new id."""
     calls = message.tool_calls
     if all(len(call.id) <= LONGEST_ID for call in calls) and len(message.tool_call_id or "") <= LONGEST_ID:
         return message
@@ -275,8 +275,7 @@ def _short(call_id: str) -> str:
 
 
 def _response_row(message: Message, view: View) -> WireRow:
-    """The row in between: ``content`` is text or the parts of this wire, ``phase`` what the provider said of
-    it."""
+    """Return an intermediate row: ``content`` is text or parts of this wire, ``phase`` as received."""
     content: Any = content_of(message, view)
     if isinstance(content, str):
         content = wire_text(content, view)
@@ -289,7 +288,7 @@ def _response_row(message: Message, view: View) -> WireRow:
 
 
 def _response_part(part: Part, view: View) -> Iterator[dict[str, Any]]:
-    """One part of this wire, or none for a text with nothing in it."""
+    """Yield one part of this wire; nothing for an empty text."""
     body = body_of(part)
     if part["type"] == "text":
         if text := wire_text(part["text"], view):
@@ -308,7 +307,7 @@ def _response_part(part: Part, view: View) -> Iterator[dict[str, Any]]:
 
 
 def _items(row: WireRow) -> Iterator[WireRow]:
-    """The items that one row is."""
+    """Yield the items of one row."""
     content = row.get("content")
     if row["role"] == "tool":
         output = _content_items(content) if isinstance(content, list) else content or ""
@@ -329,15 +328,15 @@ def _items(row: WireRow) -> Iterator[WireRow]:
 
 
 def _content_items(content: Any) -> Any:
-    """Parts that are joined to text by ``valid_rows`` may be of the internal form."""
+    """Convert text parts that ``valid_rows`` joined, which may be in the internal form."""
     if not isinstance(content, list):
         return content
     return [{**part, "type": "input_text"} if part.get("type") == "text" else part for part in content]
 
 
 def _thoughts(message: Message, view: View) -> Iterator[Mapping[str, Any]]:
-    """Encrypted reasoning that this provider itself has made, as it came but for its id: nothing is stored
-    under it; and what its own tools did, as it came."""
+    """Yield encrypted reasoning made by this provider, verbatim but without its id, under which nothing is
+    stored; and the actions of its hosted tools, verbatim."""
     for block in view.own_blocks(message):
         if block.get("type") in ITEMS:
             yield block

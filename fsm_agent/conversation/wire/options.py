@@ -1,5 +1,5 @@
-"""What may be asked of a model besides the conversation (``settings.request``): which wire has which, and how
-it is written there. What a wire lacks is refused for the model in use, and said of a fallback.
+"""Options of a request besides the conversation (``settings.request``): which wire supports which, and their
+wire form. An unsupported option is refused for the model in use, and reported for a fallback.
 """
 
 from __future__ import annotations
@@ -15,13 +15,12 @@ from fsm_agent.conversation.wire.form import Ask, dump, without_patterns
 from fsm_agent.errors import ConfigError
 from fsm_agent.settings import EFFORTS, Effort, RequestSettings
 
-# How much a model can be asked to think: the levels that vendors publish, by the names of their models.
-# They change without notice.
+# Levels of reasoning effort by model name, as vendors publish them. They change without notice.
 
 
 _USUAL: tuple[Effort, ...] = ("low", "medium", "high")
 NORMALIZED = EFFORTS[:-1]
-"""What an aggregator takes for every model, and makes fit."""
+"""The levels that an aggregator accepts for every model and converts."""
 
 _LEVELS: dict[str, tuple[Effort, ...]] = {
     "o1": _USUAL,
@@ -42,24 +41,24 @@ _LEVELS: dict[str, tuple[Effort, ...]] = {
     "gemini-2.5": _USUAL,
     "gemini-3": _USUAL,
 }
-"""By the beginning of a name; the longest wins. Without levels: it does not reason, or not in a way that can
-be asked for."""
+"""Levels by the beginning of a model's name; the longest match wins. Without levels, the model does not
+reason, or its effort cannot be requested."""
 
 
 def levels_of(model: str) -> tuple[Effort, ...]:
-    """Return the levels that a model takes by name, an aggregator's prefix apart; none for one that cannot be
-    asked."""
+    """Return the effort levels of a model by its name, ignoring an aggregator's prefix; empty if effort
+    cannot be requested."""
     name = model.lower().rsplit("/", 1)[-1]
     return _LEVELS[max((part for part in _LEVELS if name.startswith(part)), key=len, default="o1-mini")]
 
 
 def reasons(model: str) -> bool:
-    """Say whether this model reasons and can be asked to: others refuse a request for it."""
+    """Return whether this model accepts a reasoning effort: others refuse a request that contains one."""
     return bool(levels_of(model))
 
 
 def nearest(wish: Effort, levels: Sequence[Effort]) -> Effort:
-    """Return the highest level that is not above the wish, else the lowest there is."""
+    """Return the highest level that is not above the wish, else the lowest level."""
     return max(levels, key=lambda one: (_rank(one) <= _rank(wish), -abs(_rank(one) - _rank(wish))))
 
 
@@ -67,10 +66,10 @@ def _rank(effort: Effort) -> int:
     return EFFORTS.index(effort)
 
 
-# What a Messages request must know of its model: how long a reply may be, and how thinking is asked for.
+# Properties of models on the Messages wire: the maximum reply, and how thinking is requested.
 #
-# Figures are those that Anthropic publishes, in tokens; they change without notice. A model that no row
-# names counts as a new one. Since API version 2026-10-21 no Claude model takes a temperature.
+# Figures are those that Anthropic publishes, in tokens; they change without notice. A model without a row
+# counts as a new one. Since API version 2026-10-21 no Claude model accepts a temperature.
 
 
 Thinking = Literal["none", "budget", "adaptive"]
@@ -78,14 +77,14 @@ NEWEST = 128_000
 BUDGETS: dict[Effort, int] = {
     "none": 0, "minimal": 2_048, "low": 4_096, "medium": 8_192, "high": 16_384, "xhigh": 32_768, "max": 65_536
 }  # fmt: skip
-"""Tokens for thoughts, at most what the longest reply leaves."""
+"""Tokens for thoughts, limited by the maximum reply."""
 ROOM = 4_096
-"""Tokens that a reply has at least besides its thoughts (FMT-07)."""
+"""Minimum tokens of a reply besides its thoughts (FMT-07)."""
 
 
 @dataclass(frozen=True, slots=True)
 class ModelFamily:
-    """``output``: the longest reply; ``thinking``: how it is asked for, adaptively up to ``efforts``;
+    """``output``: maximum reply in tokens; ``thinking``: how it is requested, adaptively up to ``efforts``;
     ``temperature``: whether it may be set."""
 
     output: int
@@ -115,19 +114,19 @@ _FAMILIES: dict[str, ModelFamily] = {
     "claude": ModelFamily(NEWEST, "adaptive"),
     "": ModelFamily(NEWEST, "budget", temperature=True),
 }
-"""By what the name of the model contains; the longest wins. The last row is for models of other makers on
-this wire."""
+"""By a part of the model's name; the longest match wins. The last row is for other vendors' models on this
+wire."""
 
 
 def family_of(model: str) -> ModelFamily:
-    """Return the family that a model's name belongs to; a name that none fits counts as a new one."""
+    """Return the family of a model's name; an unknown name counts as a new model."""
     name = model.lower().replace(".", "-")
     return _FAMILIES[max((part for part in _FAMILIES if part in name), key=len)]
 
 
 def output_cap(family: ModelFamily, ask: Ask) -> int:
-    """``max_tokens``: mandatory on this wire. The configured limit, or else the model's maximum; with room
-    for requested thinking, and below the window."""
+    """Return ``max_tokens``, which is mandatory on this wire: the configured limit, or else the model's
+    maximum; with room for requested thinking, and below the window."""
     most, window = ask.runtime.most_output or family.output, ask.runtime.window
     cap = most if ask.raised else ask.output_cap or most
     if (budget := family.budget(ask.effort)) and not ask.firm:
@@ -136,8 +135,8 @@ def output_cap(family: ModelFamily, ask: Ask) -> int:
 
 
 def thinking_params(family: ModelFamily, effort: Effort | None, cap: int) -> dict[str, Any]:
-    """The parameters that request thinking within a reply of ``cap`` tokens; empty if thinking is off or
-    there is no room."""
+    """Return the parameters that request thinking within a reply of ``cap`` tokens; empty if thinking is off
+    or there is no room."""
     if effort in (None, "none") or family.thinking == "none":
         return {}
     if family.thinking == "adaptive":
@@ -163,7 +162,7 @@ _FORCED: Mapping[str, dict[str, str]] = {
 
 
 def had_by(runtime: Runtime) -> tuple[str, ...]:
-    """Return the options that this model's wire has words for."""
+    """Return the options that this model's wire supports."""
     had, sampled = HAD[runtime.api_mode], runtime.api_mode != "anthropic_messages"
     if not sampled and not family_of(runtime.model).temperature:
         return tuple(name for name in had if name != "top_p")
@@ -171,7 +170,7 @@ def had_by(runtime: Runtime) -> tuple[str, ...]:
 
 
 def lacking(runtime: Runtime, wanted: RequestSettings) -> tuple[str, ...]:
-    """Return what is asked for and this model's wire has no word for."""
+    """Return the requested options that this model's wire does not support."""
     had, hosted = had_by(runtime), hosted_tools(runtime)
     return (
         *(name for name in wanted.asked if name not in had),
@@ -180,8 +179,9 @@ def lacking(runtime: Runtime, wanted: RequestSettings) -> tuple[str, ...]:
 
 
 def check_options(chain: Collection[Runtime], wanted: RequestSettings, tools: Collection[str]) -> list[str]:
-    """Return a line for each fallback that is asked for less than the model in use, which is the first of
-    ``chain``. Raises ``ConfigError`` for what that one lacks, and for a tool that is not among ``tools``."""
+    """Return a line for each fallback that lacks some of the requested options. ``chain`` begins with the
+    model in use. Raises ``ConfigError`` for options that the model in use lacks, and for a tool that is not
+    among ``tools``."""
     primary, *others = chain
     for name in lacking(primary, wanted):
         what = f"request.{name} cannot be asked of {primary.provider}:{primary.model} ({primary.api_mode})"
@@ -202,8 +202,8 @@ def check_options(chain: Collection[Runtime], wanted: RequestSettings, tools: Co
 
 
 def change_body(body: bytes, options: Mapping[str, Any], rows: Collection[Mapping[str, Any]]) -> bytes:
-    """Return the body of a request with other fields, ``None`` for those to leave out, and with rows behind
-    its messages."""
+    """Return the body of a request with changed fields (``None`` removes one), and with rows appended to its
+    messages."""
     if not (options or rows):
         return body
     fields = json.loads(body)
@@ -215,13 +215,13 @@ def change_body(body: bytes, options: Mapping[str, Any], rows: Collection[Mappin
 
 
 def forces(ask: Ask) -> bool:
-    """Say whether the model must call a tool: only as long as none has run in its turn, because a turn in
-    which every reply has to call one would have no answer."""
+    """Return whether the model must call a tool: only until one has run in the turn, because otherwise the
+    turn could not end with an answer."""
     return ask.tools is not None and not ask.free and ask.options.tool_choice not in (None, "auto", "none")
 
 
 def option_fields(ask: Ask) -> dict[str, Any]:
-    """Return the fields of a request's body that its options are."""
+    """Return the options as fields of a request's body."""
     wanted, mode, had = ask.options, ask.runtime.api_mode, had_by(ask.runtime)
     fields: dict[str, Any] = dict(wanted.extra_body) if ask.runtime.primary else {}
     for tool, given in hosted_tools_of(ask):
@@ -247,13 +247,13 @@ def option_fields(ask: Ask) -> dict[str, Any]:
 
 
 def hosted_tools_of(ask: Ask) -> list[tuple[HostedTool, Mapping[str, Any]]]:
-    """Return the hosted tools of a request that its provider has, each with what was said of it."""
+    """Return the requested hosted tools that the provider has, each with the user's options."""
     had = hosted_tools(ask.runtime)
     return [(had[name], given) for name, given in ask.options.hosted_tools.items() if name in had]
 
 
 def all_tools(ask: Ask) -> bytes | None:
-    """Return the list of tools: those of the agent, and behind them the provider's own."""
+    """Return the list of tools: those of the agent, followed by hosted ones."""
     hosted = [{**tool.form, **given} for tool, given in hosted_tools_of(ask) if tool.place == "tools"]
     if not hosted:
         return ask.tools
@@ -270,12 +270,11 @@ def _claude_choice(choice: str | None, parallel: bool | None) -> dict[str, Any]:
     return {"tool_choice": form}
 
 
-# An answer of a type on the wire: which way a model is asked for one, and the schema as its vendor takes
-# it.
+# Typed answers on the wire: how a model is asked for one, and the schema in its vendor's form.
 
 
 REPAIR = "structured_output"
-"""Of a model that does not take a schema for its answers."""
+"""The repair of a model that does not accept a schema for its answers."""
 FORMATS = frozenset(
     {"date-time", "time", "date", "duration", "email", "hostname", "uri", "ipv4", "ipv6", "uuid"}
 )
@@ -297,7 +296,7 @@ TAKEN: Mapping[ApiMode, frozenset[str]] = {
     "codex_responses": _BOUNDS,
     "anthropic_messages": frozenset(),
 }
-"""The bounding keywords that vendors accept; the others are written into the description."""
+"""Keywords for bounds that vendors accept; the others are written into the description."""
 _CANNOT = frozenset(
     {"allOf", "not", "if", "then", "else", "patternProperties", "prefixItems", "contains", "propertyNames",
      "dependentSchemas", "dependentRequired", "unevaluatedProperties", "unevaluatedItems", "$dynamicRef"}
@@ -305,7 +304,7 @@ _CANNOT = frozenset(
 
 
 class NotStrictError(ValueError):
-    """A schema that no vendor can hold a model to."""
+    """A schema that no vendor can enforce."""
 
 
 def mode_of(
@@ -327,7 +326,7 @@ def mode_of(
 
 
 def schema_for(spec: OutputSpec, runtime: Runtime) -> dict[str, Any] | None:
-    """Return the schema as this provider takes it, ``None`` where it cannot. Local servers take any."""
+    """Return the schema in this provider's form, ``None`` if it has none. Local servers accept any."""
     if runtime.local:
         return dict(spec.schema)
     try:
@@ -337,12 +336,12 @@ def schema_for(spec: OutputSpec, runtime: Runtime) -> dict[str, Any] | None:
 
 
 def without_answer_patterns(spec: OutputSpec) -> OutputSpec:
-    """Return what can be made a grammar by a server that reads no patterns."""
+    """Return the spec without the patterns that some servers cannot turn into a grammar."""
     return replace(spec, schema=without_patterns(spec.schema))
 
 
 def answer_fields(ask: Ask) -> dict[str, Any]:
-    """Return the field of a request's body that holds the model to the schema; empty without one."""
+    """Return the field of a request's body that enforces the schema; empty without one."""
     if ask.answer is None or (schema := schema_for(ask.answer, ask.runtime)) is None:
         return {}
     named = {"name": ask.answer.name, "schema": schema, "strict": True}
@@ -356,13 +355,13 @@ def answer_fields(ask: Ask) -> dict[str, Any]:
 
 
 def strict(schema: Mapping[str, Any], taken: frozenset[str]) -> dict[str, Any]:
-    """Return the schema in the form that vendors demand: objects are closed, all their members are
-    required, and bounds that are not ``taken`` are written into descriptions. A value that fits it fits
-    ``schema``, except for those bounds. Raises ``NotStrictError`` for a schema without such a form: one
-    with members of any name, for instance."""
+    """Return the schema in the form that vendors require: objects are closed, all their members are required,
+    and bounds that are not ``taken`` are written into descriptions. A value that fits it fits ``schema``,
+    except for those bounds. Raises ``NotStrictError`` for a schema without such a form, such as an object
+    with arbitrary members."""
     defs = {name: _strict(one, taken) for name, one in schema.get("$defs", {}).items()}
     root = {key: value for key, value in schema.items() if key != "$defs"}
-    own = defs.get(str(root.get("$ref", "")).removeprefix("#/$defs/"))  # the root has to be an object itself
+    own = defs.get(str(root.get("$ref", "")).removeprefix("#/$defs/"))  # the root must itself be an object
     made = _strict(root, taken) if own is None else own
     if made.get("type") != "object":
         raise NotStrictError("the root is no object")

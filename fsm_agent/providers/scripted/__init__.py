@@ -1,5 +1,5 @@
-"""A model port that answers from a script, without any network: for tests, for scripts given as files, and
-for ``fsm_agent.testing``."""
+"""A model port that answers from a script, without a network: for tests, for scripts in files, and for
+``fsm_agent.testing``."""
 
 from __future__ import annotations
 
@@ -19,11 +19,12 @@ from fsm_agent.providers.scripted import replies
 from fsm_agent.providers.scripted.replies import Repeat, Reply, call, status
 from fsm_agent.runtime.ports import Clock, StreamSink
 
-# An ordered list of answers, used up one a request.
+# An ordered list of answers, one per request.
 
 
 class ReplyScript:
-    """Entries in order. A ``Repeat`` never ends; a callable receives the request and returns an answer.
+    """The entries of a script, in order. A ``Repeat`` never ends; a callable receives the request and returns
+    an answer.
 
     Raises ``ValueError`` for entries after a ``Repeat``: they could never be served.
     """
@@ -37,7 +38,7 @@ class ReplyScript:
                 raise ValueError("repeat(…) must be the last entry of a script")
 
     def take(self, request: Any) -> Any:
-        """The next answer, or ``None`` when the script is used up."""
+        """Return the next answer, or ``None`` if the script is exhausted."""
         if self._position == len(self._entries):
             return None
         entry = self._entries[self._position]
@@ -50,7 +51,7 @@ class ReplyScript:
 
     @property
     def left(self) -> int:
-        """Entries not yet served; a ``Repeat`` counts as one indefinitely."""
+        """Entries not yet served; a ``Repeat`` always counts as one."""
         return len(self._entries) - self._position
 
 
@@ -58,7 +59,8 @@ REPLIES = "text(…), tools(call(…)), or another reply of fsm_agent.testing; a
 
 
 def entries_of(script: Iterable[Any] | Repeat | Reply | Callable[[Any], Any]) -> list[Any]:
-    """A script may be given as a list or as a single answer."""
+    """Return the entries of a script, which may be a list or a single answer. Raises ``ConfigError`` for an
+    entry that is not a reply."""
     entries = [script] if isinstance(script, (str, Repeat, Reply)) or callable(script) else list(script)
     for entry in entries:
         if not (isinstance(entry, Repeat | Reply | ModelReply | Failure) or callable(entry)):
@@ -86,7 +88,7 @@ class FakeClock:
         return self._now
 
     async def sleep(self, seconds: float) -> None:
-        """Note the wait, move the clock by it, and yield once to the event loop."""
+        """Record the wait, advance the clock by it, and yield once to the event loop."""
         self.sleeps.append(seconds)
         self.advance(max(0.0, seconds))
         await asyncio.sleep(0)
@@ -112,10 +114,9 @@ class ScriptedModel:
     """A ``ModelPort`` fed with replies, ``ModelReply`` and ``Failure`` values, or callables of the decoded
     request.
 
-    Replies of ``fsm_agent.testing`` go through the same reader as those that come over HTTP. A script that is
-    used up answers with a ``Failure`` of kind ``local``. ``requests``: the bodies received, decoded;
-    ``sent``: the requests as they came; ``keys``: what ``use_key`` was given. Pauses between deltas go
-    through ``clock``."""
+    Replies of ``fsm_agent.testing`` are parsed by the same reader as replies over HTTP. An exhausted script
+    answers with a ``Failure`` of kind ``local``. ``requests``: the bodies received, decoded; ``sent``: the
+    original requests; ``keys``: the arguments of ``use_key``. Pauses between deltas go through ``clock``."""
 
     def __init__(
         self, script: Iterable[Any] | Repeat | Reply | Callable[[Any], Any] = (), clock: Clock | None = None
@@ -130,7 +131,7 @@ class ScriptedModel:
         self._clock = clock or FakeClock()
 
     async def call(self, request: ModelRequest, sink: StreamSink) -> ModelReply | Failure:
-        """Play the next entry of the script, and keep the request."""
+        """Record the request and play the next entry of the script."""
         body = json.loads(request.body)
         self.requests.append(body)
         self.sent.append(request)
@@ -148,7 +149,7 @@ class ScriptedModel:
         self.rebuilt += 1
 
     async def aclose(self) -> None:
-        """Note that it was closed."""
+        """Record that the port was closed."""
         self.closed = True
 
     async def _play(self, reply: Reply, request: ModelRequest, sink: StreamSink) -> ModelReply | Failure:
@@ -186,7 +187,7 @@ class ScriptedModel:
 
 
 def _whole(reply: Reply, number: int, sink: StreamSink) -> ModelReply | Failure:
-    """A reply that was not streamed."""
+    """Return a reply that is not streamed."""
     if reply.end == "cut":
         return _GONE
     if reply.raw or reply.shape == "empty":
@@ -195,7 +196,7 @@ def _whole(reply: Reply, number: int, sink: StreamSink) -> ModelReply | Failure:
 
 
 def _tell(entry: Any, sink: StreamSink) -> ModelReply | Failure:
-    """A value from the script as it is; what a reply says is reported first."""
+    """Return a value from the script unchanged, after reporting its content to the sink."""
     if isinstance(entry, ModelReply):
         sink.alive()
         if entry.reasoning:
@@ -211,7 +212,7 @@ def _tell(entry: Any, sink: StreamSink) -> ModelReply | Failure:
     return entry
 
 
-# Scripts as files: ``scripted:<path>`` is a model that answers from a JSON Lines file, one reply a line.
+# Scripts as files: ``scripted:<path>`` is a model that answers from a JSON Lines file, one reply per line.
 #
 # A line is a string (the text of a reply) or an object with any of ``text``, ``reasoning``, ``calls`` (a
 # list of ``{"name", "arguments"}``), ``finish``, ``refusal``, ``status`` (an HTTP error) with ``headers``
@@ -226,7 +227,7 @@ KEYS = ("text", "reasoning", "calls", "finish", "refusal", "status", "headers", 
 
 
 def script_from(path: str) -> list[Reply | Repeat]:
-    """The replies of a file. Raises ``ConfigError`` naming the line that cannot be read."""
+    """Read the replies of a file. Raises ``ConfigError`` that names the unreadable line."""
     try:
         lines = Path(path).read_text(encoding="utf-8").splitlines()
     except OSError as error:

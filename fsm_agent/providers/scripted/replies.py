@@ -1,14 +1,13 @@
-"""What a scripted provider answers: one builder for each kind of reply, used by the server and by the
-scripted model.
+"""Replies of a scripted provider: one builder for each kind, used by the server and the scripted model.
 
 ===================  =====================================================================================
 ``text("hi")``       text, finish ``stop``
 ``tools(call(…))``   tool calls, finish ``tool_calls``
-``blank()``          a whole reply with nothing in it
+``blank()``          a complete but empty reply
 ``reasoning("…")``   reasoning and nothing else
 ``length("…")``      text, finish ``length``
 ``cut_tool_call()``  a tool call whose arguments stop in the middle, finish ``length``
-``bad_json()``       a tool call whose arguments end in a brace and are no JSON
+``bad_json()``       a tool call whose arguments end in a brace but are not valid JSON
 ``content_filter()`` ``refusal("…")``  the model declined
 ``status(500)``      an HTTP error; ``overflow()`` is the 400 of a prompt that is too long
 ``drop()``           the connection is closed before any header
@@ -17,13 +16,13 @@ scripted model.
 ``empty_sse()``      a stream with no chunk in it
 ``silence()``        nothing more arrives
 ``slow("…", 0.1)``   text with a pause before each delta
-``json_reply(…)``    a whole JSON object although a stream was asked for
-``malformed_chunk()`` a chunk that is no JSON
-``repeat(…)``        these replies without end
+``json_reply(…)``    a whole JSON object although a stream was requested
+``malformed_chunk()`` a chunk that is not valid JSON
+``repeat(…)``        these replies, indefinitely
 ===================  =====================================================================================
 
 Every builder takes ``usage`` (``None``: not reported), ``model``, and ``on_request`` (called with the request
-before anything is answered).
+before the reply begins).
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ from typing import Any, Literal, Protocol, TypedDict, Unpack
 from fsm_agent.conversation.messages import Usage
 
 SERVED = Usage(input=10, output=5)
-"""The usage of a reply that does not name its own."""
+"""The usage of a reply that does not specify its own."""
 
 Shape = Literal["message", "status", "drop", "mute", "empty", "verbatim"]
 End = Literal["done", "eof", "cut", "hold"]
@@ -44,7 +43,7 @@ Hook = Callable[[Any], object]
 
 
 class Options(TypedDict, total=False):
-    """What every builder takes besides its own arguments."""
+    """Common options of all builders."""
 
     usage: Usage | None
     model: str
@@ -66,11 +65,10 @@ class Reply:
 
     ``shape``: a message, an HTTP status, a drop before the headers, silence before the headers, a stream
     without chunks, or a verbatim JSON ``body``. ``end``: how a message ends: whole, at the end of the stream
-    without a finish reason, broken in mid-chunk, or held open. ``whole``: one JSON object even when a stream
-    was asked for. ``raw``: data lines that follow the message as they are. ``overflowed``: the tokens that
-    fit and those that were sent, of a prompt that is too long. ``headers``: besides those that a response
-    has. ``on_hold`` is called when the reply falls
-    silent."""
+    without a finish reason, broken within a chunk, or held open. ``whole``: one JSON object even when a
+    stream was asked for. ``raw``: verbatim data lines after the message. ``overflowed``: for a prompt that is
+    too long, the tokens that fit and those that were sent. ``headers``: additional headers of the response.
+    ``on_hold`` is called when the reply falls silent."""
 
     shape: Shape = "message"
     text: str = ""
@@ -94,23 +92,23 @@ class Reply:
 
 @dataclass(frozen=True, slots=True)
 class Repeat:
-    """Serve these entries in turn, indefinitely."""
+    """Entries that are served in turn, indefinitely."""
 
     entries: tuple[Any, ...]
 
 
 def call(name: str, arguments: Mapping[str, Any] | str | None = None, id: str | int | None = None) -> Call:
-    """A tool call; a string of arguments is sent as it is."""
+    """Build a tool call; a string of arguments is sent verbatim."""
     return Call(name, arguments if isinstance(arguments, str) else json.dumps(arguments or {}), id)
 
 
 def text(content: str, *, reasoning: str = "", **options: Unpack[Options]) -> Reply:
-    """Reply with text, and perhaps the thoughts before it."""
+    """Reply with text, optionally preceded by thoughts."""
     return Reply(text=content, reasoning=reasoning, **options)
 
 
 def tools(*calls: Call, text: str = "", reasoning: str = "", **options: Unpack[Options]) -> Reply:
-    """Reply with calls of tools, and perhaps text beside them."""
+    """Reply with tool calls, optionally beside text."""
     return Reply(text=text, reasoning=reasoning, calls=calls, finish="tool_calls", **options)
 
 
@@ -125,42 +123,42 @@ def reasoning(content: str, **options: Unpack[Options]) -> Reply:
 
 
 def length(content: str, **options: Unpack[Options]) -> Reply:
-    """Reply with text that the output cap cut."""
+    """Reply with text that was truncated by the output cap."""
     return Reply(text=content, finish="length", **options)
 
 
 def cut_tool_call(name: str = "echo", arguments: str = '{"text": "abc', **options: Unpack[Options]) -> Reply:
-    """Reply with a call that the output cap cut in its arguments."""
+    """Reply with a call whose arguments were truncated by the output cap."""
     return Reply(calls=(call(name, arguments),), finish="length", **options)
 
 
 def bad_json(name: str = "echo", arguments: str = '{"text": }', **options: Unpack[Options]) -> Reply:
-    """Reply with a call whose arguments are no JSON."""
+    """Reply with a call whose arguments are not valid JSON."""
     return Reply(calls=(call(name, arguments),), finish="tool_calls", **options)
 
 
 def content_filter(content: str = "", **options: Unpack[Options]) -> Reply:
-    """Reply with text that the provider's filter ended."""
+    """Reply with text that was cut off by the provider's filter."""
     return Reply(text=content, finish="content_filter", **options)
 
 
 def refusal(content: str, **options: Unpack[Options]) -> Reply:
-    """A refusal in its own field, with no text beside it."""
+    """Reply with a refusal in its own field, without text."""
     return Reply(refusal=content, **options)
 
 
 def status(
     code: int, body: Any = None, headers: Mapping[str, str] | None = None, **options: Unpack[Options]
 ) -> Reply:
-    """An HTTP error. ``body`` is sent as JSON, or as it is when it is a string; by default a message with the
-    code."""
+    """Reply with an HTTP error. ``body`` is sent as JSON, or verbatim if it is a string; by default it is a
+    message with the code."""
     if body is None:
         body = {"error": {"message": f"scripted status {code}", "type": "scripted", "code": None}}
     return Reply(shape="status", status=code, body=body, headers=headers or {}, **options)
 
 
 def overflow(limit: int = 8192, used: int | None = None, **options: Unpack[Options]) -> Reply:
-    """The 400 of a prompt of ``used`` tokens that does not fit into ``limit``."""
+    """Reply with the 400 of a prompt of ``used`` tokens that does not fit into ``limit``."""
     used = limit * 2 if used is None else used
     message = (
         f"This model's maximum context length is {limit} tokens. However, your messages resulted in "
@@ -173,17 +171,17 @@ def overflow(limit: int = 8192, used: int | None = None, **options: Unpack[Optio
 
 
 def drop(**options: Unpack[Options]) -> Reply:
-    """Take the connection away before anything was said."""
+    """Close the connection before anything is sent."""
     return Reply(shape="drop", **options)
 
 
 def cut(content: str = "", *calls: Call, **options: Unpack[Options]) -> Reply:
-    """Take the connection away in the middle of the reply."""
+    """Close the connection in the middle of the reply."""
     return Reply(text=content, calls=calls, finish=None, end="cut", **options)
 
 
 def no_finish(content: str = "", *calls: Call, **options: Unpack[Options]) -> Reply:
-    """End the stream in good order, without saying why the reply ends."""
+    """End the stream cleanly, but without a finish reason."""
     return Reply(text=content, calls=calls, finish=None, end="eof", **options)
 
 
@@ -197,24 +195,24 @@ def silence(
     hook: Callable[[], object] | None = None,
     **options: Unpack[Options],
 ) -> Reply:
-    """Nothing more arrives: before the headers (``"connect"``), after them (``"headers"``), or after any
-    other text.
+    """Stop sending: before the headers (``"connect"``), after them (``"headers"``), or after any other text.
 
-    ``hook`` is called when the silence begins; moving a fake clock there makes a watchdog act without a real
-    wait."""
+    ``hook`` is called when the silence begins; advancing a fake clock there triggers a watchdog without a
+    real wait."""
     if after == "connect":
         return Reply(shape="mute", on_hold=hook, **options)
     return Reply(text="" if after == "headers" else after, finish=None, end="hold", on_hold=hook, **options)
 
 
 def slow(content: str | Reply, delay: float, **options: Unpack[Options]) -> Reply:
-    """Text, or another reply, with a pause of ``delay`` seconds before each delta, the first included."""
+    """Reply with text, or another reply, with a pause of ``delay`` seconds before each delta, including the
+    first."""
     return replace(content if isinstance(content, Reply) else text(content), delay=delay, **options)
 
 
 def json_reply(body: Any, **options: Unpack[Options]) -> Reply:
-    """One JSON object although a stream was asked for: the message of another reply, or any value as it
-    is."""
+    """Reply with one JSON object although a stream was requested: the message of another reply, or any value
+    unchanged."""
     if isinstance(body, Reply):
         return Reply(
             text=body.text, reasoning=body.reasoning, calls=body.calls, refusal=body.refusal,
@@ -225,7 +223,7 @@ def json_reply(body: Any, **options: Unpack[Options]) -> Reply:
 
 
 def malformed_chunk(content: str = "", chunk: str = '{"choices": [{', **options: Unpack[Options]) -> Reply:
-    """Send an event that is no JSON, behind some text."""
+    """Send some text, then an event that is not valid JSON."""
     return Reply(text=content, finish=None, end="eof", raw=(chunk,), **options)
 
 
@@ -236,14 +234,13 @@ def repeat(*entries: Any) -> Repeat:
     return Repeat(entries)
 
 
-# The wires that the scripted server speaks, by path. A dialect writes one and the same reply in its own
-# way.
+# The wires that the scripted server speaks, by path. Each dialect writes the same reply in its own way.
 
 
 @dataclass(frozen=True, slots=True)
 class WireEvent:
-    """One event of a stream. ``name`` is its SSE event name, if the wire has any. ``delta``: a slow reply
-    pauses before it. ``counted``: the usage of the reply is in it."""
+    """One event of a stream. ``name``: its SSE event name, if the wire has any. ``delta``: a slow reply
+    pauses before it. ``counted``: it contains the usage of the reply."""
 
     data: dict[str, Any]
     name: str = ""
@@ -257,20 +254,20 @@ class Dialect(Protocol):
     done: str
 
     def events(self, reply: Reply, number: int) -> Iterator[WireEvent]:
-        """A message as a stream. ``number`` makes ids unique within a script."""
+        """Yield a message as a stream. ``number`` makes ids unique within a script."""
 
     def whole(self, reply: Reply, number: int) -> dict[str, Any]:
-        """The same message as one object."""
+        """Return the same message as one object."""
 
     def error(self, reply: Reply) -> Any:
-        """The body of an HTTP error."""
+        """Return the body of an HTTP error."""
 
 
 # Scripted replies in the wire form of chat completions: chunks of a stream, or one object. Pure functions.
 
 
 PIECES = 3
-"""Into how many deltas a text is split."""
+"""Number of deltas that a text is split into."""
 
 
 class ChatDialect:
@@ -292,13 +289,13 @@ class ChatDialect:
 
 
 def pieces(content: str, count: int = PIECES) -> list[str]:
-    """The text in ``count`` parts of about equal length, none of them empty."""
+    """Split the text into ``count`` parts of about equal length, none of them empty."""
     size = max(1, -(-len(content) // count))
     return [content[start : start + size] for start in range(0, len(content), size)]
 
 
 def chunks(reply: Reply, number: int) -> Iterator[dict[str, Any]]:
-    """The chunks of a message in the order of a real stream. ``number`` makes ids unique within a script."""
+    """Yield the chunks of a message as in a real stream. ``number`` makes ids unique within a script."""
     yield _chunk(reply, number, {"role": "assistant", "content": ""})
     for part in pieces(reply.reasoning):
         yield _chunk(reply, number, {"reasoning_content": part})
@@ -319,7 +316,7 @@ def chunks(reply: Reply, number: int) -> Iterator[dict[str, Any]]:
 
 
 def completion(reply: Reply, number: int) -> dict[str, Any]:
-    """The same message as one object."""
+    """Return the same message as one object."""
     message: dict[str, Any] = {"role": "assistant", "content": reply.text or None}
     if reply.reasoning:
         message["reasoning_content"] = reply.reasoning
@@ -342,12 +339,12 @@ def completion(reply: Reply, number: int) -> dict[str, Any]:
 
 
 def served_usage(reply: Reply) -> Usage | None:
-    """What a reply reports when it is served to its end; a broken one never gets that far."""
+    """Return the usage that a fully served reply reports; a broken one never gets that far."""
     return reply.usage if reply.shape == "message" and reply.end == "done" else None
 
 
 def usage_to_wire(usage: Usage) -> dict[str, Any]:
-    """Canonical buckets as this wire writes them: its prompt tokens include the cached ones."""
+    """Convert canonical counts to this wire, whose prompt tokens include the cached ones."""
     wire: dict[str, Any] = {
         "prompt_tokens": usage.prompt,
         "completion_tokens": usage.output,

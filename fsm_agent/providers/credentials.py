@@ -1,8 +1,8 @@
 """API keys of one provider: a pool with refresh, rotation, and cooldowns.
 
 A failed key rests for 5 minutes after a 401, for an hour after a 429 or 402, or for as long as the provider
-says (CRED-05), in all processes of the home (``key_rests``). A strategy chooses the ready key that a turn
-starts with; by default the first. Each key is refreshed at most twice per turn.
+says (CRED-05), in all processes of the home. A strategy chooses the ready key that a turn
+starts with; by default the first. Each key is refreshed at most ``auth_refresh_max`` times per turn.
 """
 
 # Key rests by digest, headers below the SDK, hosted tools as data. A resting key is stored by digest, so the

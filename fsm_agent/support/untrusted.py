@@ -77,7 +77,7 @@ TAGS = (
 )
 
 _CODE = re.compile(r"(?ms)^[ \t]*(`{3,}|~{3,}).*?(?:^[ \t]*\1|\Z)|`[^`\n]+`")
-_AUTHORISED = re.compile(
+_AUTHORIZED = re.compile(
     r"(?i)(?:-H|--header)["
     r" =]*([\"'])(?:authorization|(?:x-)?api-?key|private-token|x-[\w-]*token)\s*:(?:(?!\1).)*\1"
     r"|(?<!\S)(?:-u|--user)[ =]+\S+"
@@ -119,7 +119,7 @@ def scan(text: str, *, strict: bool = False) -> tuple[str, ...]:
     ``strict``: code blocks and authorized requests count too. Reasons never quote the text. Recent answers
     are cached, because the same files are read at every turn."""
     words = text if text.isascii() else _INVISIBLE.sub("", text).translate(ascii_meant())
-    found = [*_unicode(text), *_reasons(WORDS, words if strict else _AUTHORISED.sub(" ", words))]
+    found = [*_unicode(text), *_reasons(WORDS, words if strict else _AUTHORIZED.sub(" ", words))]
     outside_code = words if strict else _CODE.sub(lambda match: "\n" * match[0].count("\n"), words)
     return (*found, *_reasons((TAGS,), outside_code))
 

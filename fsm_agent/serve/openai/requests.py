@@ -120,7 +120,7 @@ def read_completion(body: Mapping[str, Any]) -> Asked:
         _read_format(asked, form, schema, "response_format")
     messages = body.get("messages")
     if not isinstance(messages, list) or not messages:
-        raise InvalidRequest("messages is no list of messages", "messages", "invalid_type")
+        raise InvalidRequest("messages is not a list of messages", "messages", "invalid_type")
     rows = [_row_of_message(asked, row, f"messages[{n}]") for n, row in enumerate(messages)]
     _split(asked, [row for row in rows if row is not None], "messages")
     if not asked.content:
@@ -282,7 +282,7 @@ def _split(asked: Asked, rows: list[Row], where: str) -> None:
     asked.content = [part for row in rows[end:] for part in row["content"]]
     if asked.previous is not None and end:
         raise InvalidRequest(
-            f"{where} has messages that are not the user's ; with previous_response_id the history is here",
+            f"{where} has messages that are not the user's; with previous_response_id the history is here",
             where,
         )
     asked.history = rows[:end] or None

@@ -131,7 +131,7 @@ _STRICT = json.JSONDecoder(parse_constant=_no_constant)
 Out = TypeVar("Out")
 RESULT = "result"
 """The member that holds an answer which is not an object: providers require objects."""
-NO_JSON = "it is no JSON."
+NO_JSON = "it is not JSON."
 NOT_FITTING = "it does not fit.\n"
 TAKES = (
     "Takes the final answer as its arguments. Call it once, alone, when all other calls have their results."

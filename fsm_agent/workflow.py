@@ -465,7 +465,7 @@ def _nothing_more(turn: Any) -> Generator[Any, Any, None]:
 
 def _check_type(turn: type[T], others: Collection[str], table: Table) -> type[T]:
     if not (isinstance(turn, type) and issubclass(turn, BaseTurn) and dataclasses.is_dataclass(turn)):
-        raise ConfigError("this is no class of turns", turn, "a dataclass that inherits from BaseTurn")
+        raise ConfigError("this is not a class of turns", turn, "a dataclass that inherits from BaseTurn")
     if "__dataclass_params__" not in vars(turn) and inspect.get_annotations(turn):
         raise ConfigError(
             f"{turn.__name__} is not a dataclass itself, so its fields are not stored",

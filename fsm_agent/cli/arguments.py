@@ -25,7 +25,7 @@ def table_of(name: str | None) -> Table:
         return version_of(name).table
     table = attribute_of(name)
     if not isinstance(table, Table):
-        raise ConfigError("this is no transition table", name, "module:attribute of a Table")
+        raise ConfigError("this is not a transition table", name, "module:attribute of a Table")
     return table
 
 

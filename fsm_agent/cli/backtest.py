@@ -206,7 +206,7 @@ def _schemas(path: str | None) -> Mapping[str, Mapping[str, Any] | None]:
     try:
         found = json.loads(_read(path, "the file of tools"))
     except ValueError as error:
-        raise ConfigError(f"the file of tools is no JSON ({error})", path, allowed) from None
+        raise ConfigError(f"the file of tools is not JSON ({error})", path, allowed) from None
     parts = found.values() if isinstance(found, dict) else [0]
     if any(
         not (one is None or (isinstance(one, dict) and one.keys() <= {"description", "parameters"}))

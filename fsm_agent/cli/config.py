@@ -253,7 +253,7 @@ def _document(folder: Path) -> tomlkit.TOMLDocument:
         return tomlkit.document()
     except ParseError as error:
         raise ConfigError(
-            f"the config file is no TOML: {error}", str(folder / CONFIG), "see https://toml.io"
+            f"the config file is not TOML: {error}", str(folder / CONFIG), "see https://toml.io"
         ) from None
 
 

@@ -275,7 +275,7 @@ def _load_dataset(name: str) -> Dataset:
     if isinstance(thing, Dataset):
         return thing
     if not isinstance(thing, list | tuple) or not all(isinstance(one, Case) for one in thing):
-        raise ConfigError("these are no cases", name, CASES)
+        raise ConfigError("these are not cases", name, CASES)
     return Dataset(name, tuple(thing))
 
 
@@ -324,7 +324,7 @@ def _of_module(name: str, given: CliOptions) -> AgentOptions:
         except Exception as error:  # a function of the user may raise anything
             raise ConfigError(f"the agent cannot be made ({error})", name) from error
     if not isinstance(thing, Agent):
-        raise ConfigError("this is no agent", name, "an Agent, or a function that returns one")
+        raise ConfigError("this is not an agent", name, "an Agent, or a function that returns one")
     store = store_of(given.home)
     options: AgentOptions = {**thing.options, "home": store.home, "store": store}
     if given.model is not None:

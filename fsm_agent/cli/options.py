@@ -49,7 +49,7 @@ def _with_one_store(ctx: typer.Context, home: str | None) -> str | None:
 
     store = from_environment().get("store")
     if isinstance(store, dict) and store.get("database_url"):
-        allowed = f"one of the two, or FSM_AGENT_HOME beside {DATABASE_VARIABLE} for what is no session"
+        allowed = f"one of the two, or FSM_AGENT_HOME beside {DATABASE_VARIABLE} for what is not a session"
         what = f"--home and {DATABASE_VARIABLE} name different sessions"
         raise ConfigError(what, home, allowed)
     return home

@@ -110,7 +110,7 @@ class Asking:
                 return "deny"
             said = line.strip().lower()
             if follows():
-                self._seen.write(Text("    several lines at once are no answer", "yellow"))
+                self._seen.write(Text("    several lines at once are not an answer", "yellow"))
             elif said == "e" and for_edits:
                 return Approval(
                     True, "all edits of this session are approved", "session", pattern=request.name
@@ -130,7 +130,7 @@ class Asking:
         if kept and self._live.keep is not None:
             self._live.keep(line.encode())
         more = "; your words are kept for the next message" if kept else ""
-        words = f"    “{preview(line, 40)}” is no answer; allowed: {allowed}, or Enter for no{more}"
+        words = f"    “{preview(line, 40)}” is not an answer; allowed: {allowed}, or Enter for no{more}"
         self._seen.write(Text(words, "yellow"))
 
     def _change(self, request: AskApproval) -> str | None:

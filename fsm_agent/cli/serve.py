@@ -165,7 +165,7 @@ def agents_of(given: CliOptions, app: str | None) -> tuple[Callable[..., Any], S
 
 def _callable(found: object, name: str) -> Callable[..., Any]:
     if not callable(found) or isinstance(found, type):
-        raise ConfigError("--app is no factory of agents", name, SHAPE)
+        raise ConfigError("--app is not a factory of agents", name, SHAPE)
     return found
 
 

@@ -273,7 +273,7 @@ def _property_of(name: str) -> Property:
     allowed = "module:attribute of a property, as never(…) makes it"
     found = attribute_of(name, "the property", allowed)
     if not isinstance(found, Property):
-        raise ConfigError("this is no property", name, allowed)
+        raise ConfigError("this is not a property", name, allowed)
     return found
 
 

@@ -186,9 +186,9 @@ def read_report(text: str, name: str) -> TurnReport:
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         where = ".".join(str(part) for part in first["loc"])
-        raise ConfigError(f"this is no report of a turn ({where}: {first['msg']})", name) from None
+        raise ConfigError(f"this is not a report of a turn ({where}: {first['msg']})", name) from None
     except (ValueError, RecursionError) as error:
-        raise ConfigError(f"this is no report of a turn ({error})", name) from None
+        raise ConfigError(f"this is not a report of a turn ({error})", name) from None
 
 
 # The command.

@@ -212,7 +212,7 @@ def _row_violations(index: int, row: Mapping[str, Any]) -> list[str]:
         except ValueError:
             intact = False
         if not intact:
-            found.append(f"INV-08: the arguments of {call['id']} are no JSON object")
+            found.append(f"INV-08: the arguments of {call['id']} are not a JSON object")
     return found
 
 

@@ -225,7 +225,7 @@ def part_of(given: Any) -> Part:
         return given.part()
     if not isinstance(given, Mapping) or not isinstance(given.get("type"), str):
         raise ConfigError(
-            "the message has something in it that is no content part",
+            "the message has something in it that is not a content part",
             type(given).__name__,
             "text, an ImagePart, an AudioPart, a FilePart, or a mapping with a type",
         )
@@ -337,7 +337,7 @@ def _image(url: str, name: str, detail: str) -> Part:
         found = _media_type(data, declared, name)
         if not found.startswith("image/"):
             raise ConfigError(
-                _display_name("image", name) + " is no image", found, "a PNG, JPEG, WebP or GIF"
+                _display_name("image", name) + " is not an image", found, "a PNG, JPEG, WebP or GIF"
             )
         url = _data_url(found, data)
     return _with_name({"type": "image_url", "image_url": {"url": url, **_drop_empty(detail=detail)}}, name)

@@ -67,7 +67,7 @@ def _limits(table: Table, name: str | None) -> Mapping[str, int] | None:
     limits = _attribute(name)
     if not isinstance(limits, Mapping) or not all(type(value) is int for value in limits.values()):
         raise ConfigError(
-            "these are no limits", name, "module:attribute of a mapping of names to whole numbers"
+            "these are not limits", name, "module:attribute of a mapping of names to whole numbers"
         )
     if missing := sorted(set(all_limit_names(table)) - set(limits)):
         raise ConfigError("limits are missing", ", ".join(missing), f"all of them in {name}")

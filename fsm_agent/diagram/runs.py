@@ -88,7 +88,7 @@ def text_of(source: str) -> str:
     except OSError as error:
         raise ConfigError(f"cannot read it ({error.strerror})", source, ALLOWED) from None
     except UnicodeDecodeError:
-        raise ConfigError("this is no text", source, ALLOWED) from None
+        raise ConfigError("this is not text", source, ALLOWED) from None
 
 
 def move_at(began: float, times: Sequence[float]) -> int:
@@ -144,7 +144,9 @@ def _step(source: str, number: int, value: Mapping[str, Any]) -> Step:
             pass
         case _:
             raise ConfigError(
-                f"line {number} is no whole move", source, "seq, source, event, dest, row, seconds, exit"
+                f"line {number} is not a complete move",
+                source,
+                "seq, source, event, dest, row, seconds, exit",
             )
     guards = [(str(label), bool(holds)) for label, holds in value.get("guards") or ()]
     changes = [(str(name), int(before), int(after)) for name, before, after in value.get("changes") or ()]

@@ -171,9 +171,9 @@ def _parse(text: str, origin: str) -> ET.Element:
         parser.feed(text)
         root: ET.Element = parser.close()
     except (ET.ParseError, ValueError) as error:
-        raise ConfigError(f"this is no SCXML ({error})", origin) from None
+        raise ConfigError(f"this is not SCXML ({error})", origin) from None
     if _tag(root) != "scxml":
-        raise ConfigError(f"this is no SCXML (its root is {root.tag})", origin)
+        raise ConfigError(f"this is not SCXML (its root is {root.tag})", origin)
     return root
 
 
@@ -353,7 +353,7 @@ class _Reader:
                 self.names[name] = limit or name
                 self.chart.limits[limit or name] = int(value)
         for name in sorted(assigned - self.chart.counters.keys()):
-            self.chart.has_more(f"{name} is no whole number of the data model")
+            self.chart.has_more(f"{name} is not a whole number of the data model")
 
     def _rung(self, one: _Transition) -> None:
         chart, element, place = self.chart, one.element, (one.source, one.event)
@@ -390,7 +390,7 @@ class _Reader:
         if isinstance(most, str):
             limit = self.names.get(most, most)
             if limit not in self.chart.limits:
-                self.chart.has_more(f"the limit {most} is no whole number of the data model")
+                self.chart.has_more(f"the limit {most} is not a whole number of the data model")
         elif counter.flag and most == 1:
             limit = counter.name
         else:

@@ -210,12 +210,12 @@ def from_xstate(text: str, origin: str = "XState") -> Table:
         if not isinstance(machine, dict) or not isinstance(machine.get("states"), dict):
             raise ValueError("an object with states is expected")
     except (ValueError, RecursionError) as error:
-        raise ConfigError(f"this is no machine of XState ({error})", origin) from None
+        raise ConfigError(f"this is not an XState machine ({error})", origin) from None
     try:
         return _Reader(machine, origin).table()
     except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
         what = f"no {error}" if isinstance(error, KeyError) else str(error)
-        raise ConfigError(f"this is no machine of XState ({what})", origin) from None
+        raise ConfigError(f"this is not an XState machine ({what})", origin) from None
 
 
 _MACHINE = {"id", "initial", "context", "meta", "states", "description", "version", "$schema", "type"}

@@ -153,7 +153,7 @@ def load(roots: list[str], target: str) -> Any:
     if attribute:
         table = getattr(module, attribute)
         if not hasattr(table, "lines"):
-            raise TypeError(f"{target} is no transition table")
+            raise TypeError(f"{target} is not a transition table")
         return table
     tables = {
         n: value
@@ -198,7 +198,7 @@ def _from_file(path: str) -> Any:
         return importlib.import_module(".".join(parts))
     found = importlib.util.spec_from_file_location(file.stem, file)
     if found is None or found.loader is None:
-        raise ImportError(f"{path} is no Python file")
+        raise ImportError(f"{path} is not a Python file")
     module = importlib.util.module_from_spec(found)
     sys.modules[file.stem] = module
     found.loader.exec_module(module)
@@ -301,7 +301,7 @@ def table_from(value: Any, origin: str) -> Table:
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         what = f"no {error}" if isinstance(error, KeyError) else str(error)
         raise ConfigError(
-            f"this is no whole description of a table ({what})", origin, "diagram --format json"
+            f"this is not a complete description of a table ({what})", origin, "diagram --format json"
         ) from None
 
 

@@ -357,7 +357,7 @@ class SessionService:
         caller.need("run")
         self._find_session_of(caller, turn_id)
         if message is not None and not isinstance(message, str):
-            raise BadRequest("the message is no text")
+            raise BadRequest("the message is not text")
         if (live := self._live.get(turn_id)) is not None and live.how is None:
             live.signals.interrupt(message)
         elif self._is_run(turn_id):

@@ -214,7 +214,7 @@ class App:
         if isinstance(factory, Agent):
             raise ConfigError("--app is an agent, and each turn needs one of its own", name, SHAPE)
         if not callable(factory) or isinstance(factory, type):
-            raise ConfigError("--app is no factory of agents", name, SHAPE)
+            raise ConfigError("--app is not a factory of agents", name, SHAPE)
         try:
             required = [
                 one

@@ -79,7 +79,7 @@ def _plain(value: object) -> object:
         return {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
     if isinstance(value, Sequence) and not isinstance(value, bytes | bytearray | memoryview | range):
         return list(value)
-    raise TypeError(f"a {type(value).__name__} is no JSON value: {value!r:.80}")
+    raise TypeError(f"a {type(value).__name__} is not a JSON value: {value!r:.80}")
 
 
 def _encoder() -> Callable[[object, int], Iterable[str]]:
@@ -447,7 +447,7 @@ def _as_str(stored: Any) -> Any:
         return stored
     text = "".join(stored)
     if _str(text) != stored:
-        raise ValueError("these are no pieces of a text")
+        raise ValueError("these are not pieces of a text")
     return text
 
 

@@ -248,7 +248,7 @@ def _chooser(table: Table) -> transitions.Machine:
 def _undeclared_words(table: Table, state: str, event: object) -> str:
     if state not in table.states:
         return (
-            f"{table.name}: the turn is in {state!r}, which is no state of the table; states:"
+            f"{table.name}: the turn is in {state!r}, which is not a state of the table; states:"
             f" {', '.join(table.states)}"
         )
     declared = ", ".join(table.events(state)) or "none, the turn has ended"

@@ -239,8 +239,8 @@ class Runner(Stepping):
             self._visit, self._reply, self._ordinal = visit, None, 0
             return visit
         raise TypeError(
-            f"{self.turn.state} is no generator function; given: {type(visit).__name__} {visit!r}; allowed: a"
-            " function with a yield; `yield from ()` when it asks for nothing"
+            f"{self.turn.state} is not a generator function; given: {type(visit).__name__} {visit!r};"
+            " allowed: a function with a yield; `yield from ()` when it asks for nothing"
         )
 
     async def _perform_together(self, exchange: Exchange, known: Sequence[Any]) -> list[Any]:

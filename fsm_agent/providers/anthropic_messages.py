@@ -305,7 +305,7 @@ def whole_message(
     ``now`` (wall time in seconds) and ``secrets`` are for the failure of a body without content.
     """
     if not isinstance(body, Mapping):
-        return shape_failure("the response is no JSON object", body, secrets)
+        return shape_failure("the response is not a JSON object", body, secrets)
     reply = MessagesReply(sink, now, secrets)
     if isinstance(body.get("content"), list):
         reply.whole(body)

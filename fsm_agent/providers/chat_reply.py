@@ -322,7 +322,7 @@ def whole_reply(
     ``now`` (wall time in seconds) and ``secrets`` are for the failure of a body without choices.
     """
     if not isinstance(body, Mapping):
-        return shape_failure("the response is no JSON object", body, secrets)
+        return shape_failure("the response is not a JSON object", body, secrets)
     choices, usage = body.get("choices"), usage_from(body.get("usage"))
     if not choices and body.get("error"):
         return replace(body_failure(body, now, secrets), usage=usage)

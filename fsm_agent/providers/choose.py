@@ -430,7 +430,9 @@ def _check_url(url: Any, setting: str) -> None:
     except ValueError:
         good = False
     if not good:
-        raise ConfigError(f"{setting} is no web address", url, "http://host[:port]/path or https://host/path")
+        raise ConfigError(
+            f"{setting} is not a web address", url, "http://host[:port]/path or https://host/path"
+        )
 
 
 def _from_env(name: str | None, env: Mapping[str, str]) -> str | None:

@@ -186,7 +186,7 @@ def _config_of(path: Path, text: str, environment: frozenset[tuple[str, str]]) -
     try:
         raw = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
-        raise ConfigError(f"the config file is no TOML: {error}", str(path), "see https://toml.io") from None
+        raise ConfigError(f"the config file is not TOML: {error}", str(path), "see https://toml.io") from None
     try:
         config = check_config(path, raw) if raw else Config(path)
     except ConfigError as error:

@@ -354,7 +354,7 @@ def whole_response(
 ) -> ModelReply | Failure:
     """Parse a complete response object. Reports its text once; a missing status counts as completed."""
     if not isinstance(body, Mapping):
-        return shape_failure("the response is no JSON object", body, secrets)
+        return shape_failure("the response is not a JSON object", body, secrets)
     usage = responses_usage(body.get("usage"))
     if body.get("error"):
         return replace(body_failure(body, now, secrets), usage=usage)

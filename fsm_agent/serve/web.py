@@ -94,9 +94,9 @@ async def json_body(request: Request) -> dict[str, Any]:
     try:
         given = json.loads(bytes(body) or b"{}", parse_constant=_refuse_constant)
     except (ValueError, RecursionError):
-        raise BadRequest("the body is no JSON") from None
+        raise BadRequest("the body is not JSON") from None
     if not isinstance(given, dict):
-        raise BadRequest("the body is no JSON object")
+        raise BadRequest("the body is not a JSON object")
     return given
 
 

@@ -76,7 +76,7 @@ def _kinds(annotation: Any) -> set[Any]:
 def _no_flag_as_number(cls: type[BaseModel], value: Any, info: ValidationInfo) -> Any:
     """Refuse ``True``: Python counts it as one, but it is never meant as a number."""
     if isinstance(value, bool) and _kinds(cls.model_fields[str(info.field_name)].annotation) & {int, float}:
-        raise ValueError("a flag is no number")
+        raise ValueError("a flag is not a number")
     return value
 
 
@@ -587,7 +587,7 @@ class Storage(Group):
         text = value.get_secret_value() if value is not None else "postgresql://"
         if not text.startswith(("postgresql://", "postgres://")):
             scheme = re.match(r"[a-z][a-z0-9+.-]{0,19}://", text)  # the rest may hold a password
-            given = f"an address that begins with {scheme[0]}" if scheme else "a text that is no address"
+            given = f"an address that begins with {scheme[0]}" if scheme else "a text that is not an address"
             raise name_taken(given, "an address that begins with postgresql://")
         return value
 

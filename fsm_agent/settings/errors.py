@@ -129,7 +129,7 @@ def about_unknown(variable: str) -> str:
     known = {f"{ENV_PREFIX}{name.upper().replace('.', '__')}" for name in every_setting()}
     alike = get_close_matches(variable.upper(), known, 1, 0.8)
     perhaps = f"{alike[0]}, perhaps" if alike else "see fsm-agent config list"
-    return f"{variable} in the environment is no setting; {perhaps}"
+    return f"{variable} in the environment is not a setting; {perhaps}"
 
 
 def _unreadable(error: SettingsError) -> ConfigError:

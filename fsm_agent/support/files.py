@@ -232,7 +232,7 @@ def workdir_of(given: str | os.PathLike[str] | None) -> Path:
     except OSError:
         raise ConfigError("the current folder has been removed", None, "a folder that is there") from None
     if not path.is_dir():
-        raise ConfigError("workdir is no folder", str(path), "a folder that is there")
+        raise ConfigError("workdir is not a folder", str(path), "a folder that is there")
     return path
 
 

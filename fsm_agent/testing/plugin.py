@@ -171,7 +171,9 @@ def _table(named: str, root: Path | None = None) -> Table:
     from fsm_agent.fsm.table import Table
 
     if not isinstance(table, Table):
-        raise pytest.UsageError(f"--fsm-coverage-table {named}: this is no Table but {type(table).__name__}")
+        raise pytest.UsageError(
+            f"--fsm-coverage-table {named}: this is not a Table but {type(table).__name__}"
+        )
     return table
 
 

@@ -218,7 +218,7 @@ class SkillWriter:
             raise ToolFailure(f"{name}: leads out of {shelf}; it is changed by the user alone.")
         real = resolve(folder, file)
         if real == folder:
-            raise ToolFailure(f"{file}: is no file of the skill.")
+            raise ToolFailure(f"{file}: is not a file of the skill.")
         return folder, real
 
     def _delete(self, folder: Path, real: Path) -> str:

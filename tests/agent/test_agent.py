@@ -236,7 +236,7 @@ def test_a_scripted_model_from_a_file(tmp_path: Path) -> None:
     result = Agent(f"scripted:{script}", clock=FakeClock()).run_conversation("go")
     assert (result.final_response, result.attempts) == ("42", 3)
     script.write_text('"fine"\n{"txt": 3}\n')
-    with pytest.raises(ConfigError, match="line 2 is no reply"):
+    with pytest.raises(ConfigError, match="line 2 is not a reply"):
         Agent(f"scripted:{script}")
 
 
@@ -259,7 +259,11 @@ def test_all_arguments_are_options_with_a_meaning_and_a_default() -> None:
         ("home", 3, "home has the wrong type; given: 3; allowed: a path"),
         ("store", 3, "store has the wrong type; given: 3; allowed: a Store"),
         ("workdir", 3, "workdir has the wrong type; given: 3; allowed: a path"),
-        ("workdir", "not/there", "workdir is no folder; given: not/there; allowed: a folder that is there"),
+        (
+            "workdir",
+            "not/there",
+            "workdir is not a folder; given: not/there; allowed: a folder that is there",
+        ),
     ],
 )
 def test_an_argument_that_cannot_be_used_is_one_line(name: str, given: Any, says: str) -> None:

@@ -90,7 +90,7 @@ agent(hooks=Log())
 """,
         "hooks has the wrong type; given: Log object; allowed: a list, also of one: hooks=[…]",
     ),
-    "toolsets that are no list": (
+    "toolsets that are not a list": (
         'agent(toolsets="terminal")',
         'toolsets has the wrong type; given: terminal; allowed: a list of names, "default" for what '
         "an agent without tools has, or [] for none",
@@ -224,11 +224,11 @@ Limits(dollars=1)
 """,
         "there is no such limit; given: dollars; allowed: usd, tokens, seconds",
     ),
-    "a system prompt that is no text": (
+    "a system prompt that is not text": (
         "agent(system_prompt=3)",
         "system_prompt has the wrong type; given: 3; allowed: a text",
     ),
-    "a session that is no text": (
+    "a session that is not text": (
         "agent(session_id=3)",
         "session_id has the wrong type; given: 3; allowed: a text",
     ),
@@ -306,7 +306,7 @@ agent(hooks=[Guard])
         'agent(callbacks={"aproval": print})',
         "unknown callback; given: aproval; allowed: approval, perhaps; …",
     ),
-    "a callback that is no function": (
+    "a callback that is not a function": (
         'agent(callbacks={"approval": True})',
         "callback approval cannot be called; given: True; allowed: a function, sync or async",
     ),
@@ -414,7 +414,7 @@ one.fork(turn, at=2, edit={"counter": {}})
     ),
     "a script of words": (
         'ScriptedModel("Hello!")',
-        "a script has an entry that is no reply; given: Hello!; allowed: text(…), tools(call(…)), or "
+        "a script has an entry that is not a reply; given: Hello!; allowed: text(…), tools(call(…)), or "
         "another reply of fsm_agent.testing; a function of the request",
     ),
     "a misspelt state": (
@@ -431,7 +431,7 @@ flow(states={"Pack": pack})
     ),
     "a state that is a plain function": (
         'flow(states={"Pack": lambda turn: "packed"}).start(Parcel()).run()',
-        "parcel: Pack failed: TypeError: Pack is no generator function; given: str 'packed'; "
+        "parcel: Pack failed: TypeError: Pack is not a generator function; given: str 'packed'; "
         "allowed: a function with a yield; `yield from ()` when it asks for nothing (the turn waits "
         "until that is fixed; with a line for 'crashed' it would end)",
     ),

@@ -372,7 +372,7 @@ def test_other_requests_count_if_that_is_asked_for(tmp_path: Path, cli: Cli) -> 
 
 
 def test_words_of_a_stranger_stay_words(tmp_path: Path) -> None:
-    """A name of a tool, or what a model said, is no markup of the report."""
+    """A name of a tool, or what a model said, is not markup of the report."""
     one_turn(tmp_path)
     hostile = judge(tmp_path, Change(prompt="{recorded} <img src=x onerror=alert(1)> | @everyone `x`"))
     found = Found("<script>", [hostile])

@@ -112,7 +112,7 @@ def test_a_turn_shrinks_to_the_replies_that_break_a_property(
     assert len(names["MODEL"]) == 3, "the error, the call of a tool, and what ends the turn"
     for more, says in (
         (["--breaks", "mine:AFTER_AN_ERROR"], "a property is for a test that is shrunk"),
-        (["--shrink", "--breaks", "mine:OTHER"], "this is no property"),
+        (["--shrink", "--breaks", "mine:OTHER"], "this is not a property"),
         (["--shrink", "--breaks", "mine:NONE"], "the property cannot be loaded"),
     ):
         code, _, err = cli(*export, *more)

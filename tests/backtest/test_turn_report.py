@@ -109,7 +109,7 @@ def test_other_moves_and_another_answer_are_named(tmp_path: Path) -> None:
         ({"format": 2}, "format: Input should be 1"), ({"more": 1}, "more: Extra inputs are not permitted"),
         ({"moves": [1]}, "moves.0: Input should be a valid string"),
         ({"recording": {"message": ""}}, "recording.history: Field required"),
-        ("{", "this is no report of a turn"), ("[" * 100_000, "this is no report of a turn"),
+        ("{", "this is not a report of a turn"), ("[" * 100_000, "this is not a report of a turn"),
         ("x" * (MOST_BYTES + 1), "more than 2,000,000 bytes"),
     ],
 )  # fmt: skip

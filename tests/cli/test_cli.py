@@ -530,7 +530,7 @@ def test_the_answer_is_printed_alone(cli: Cli, tmp_path: Path) -> None:
         code, out, err = cli(*asked, "--base-url", server.url)
         assert code == 1
         assert out == ""
-        assert err == "error: The model gave no answer of the type that was asked for: it is no JSON.\n"
+        assert err == "error: The model gave no answer of the type that was asked for: it is not JSON.\n"
 
 
 def test_the_whole_result_has_it_too(cli: Cli, tmp_path: Path) -> None:

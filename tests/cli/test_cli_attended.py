@@ -171,14 +171,14 @@ def test_only_a_known_answer_on_its_own_counts(tmp_path: Path) -> None:
     with asked(tmp_path, "touch OWNED") as (screen, _):
         screen.until("Allow it?")
         screen.press("y\nls\ny\n")  # a paste
-        screen.until("several lines at once are no answer")
+        screen.until("several lines at once are not an answer")
         screen.until("Allow it?", 2)
         screen.say("yes please")
         screen.until("Allow it?", 3)
         screen.say("")
         assert screen.ended() == 0
     assert screen.plain.count("Allow it?") == 3
-    assert "“yes please” is no answer; allowed: y, s, a, n, never, or Enter for no" in " ".join(
+    assert "“yes please” is not an answer; allowed: y, s, a, n, never, or Enter for no" in " ".join(
         screen.plain.split()
     )
     assert "✗ terminal denied: you said no to this call" in screen.plain

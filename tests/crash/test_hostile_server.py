@@ -116,7 +116,9 @@ def violations(seeds: range, fault: str = "") -> tuple[list[str], list[Found], H
         found = hostile.play(seeds, fault=fault)
     lines = [f"seed {one['seed']}: {line}" for one in found for line in wrong(one, hostile)]
     known = {(one["seed"], turn["session"]) for one in found for turn in one.get("family", ())}
-    lines += [f"seed {seed}: {session} is no turn, and sent" for seed, session in hostile.sent.keys() - known]
+    lines += [
+        f"seed {seed}: {session} is not a turn, and sent" for seed, session in hostile.sent.keys() - known
+    ]
     lines += [f"{len(hostile.elsewhere.requests)} requests went elsewhere"] * bool(hostile.elsewhere.requests)
     assert sorted(one["seed"] for one in found) == list(seeds)
     return lines, found, hostile

@@ -37,7 +37,7 @@ TABLE = Table(
         "Ask": [
             on(
                 "wörter", AGAIN,
-                end("given_up", "Done"), why="it was no answer",
+                end("given_up", "Done"), why="it was not an answer",
             ), on("answer", end("answered", "Done"), why="ünd",),
         ],
     }),

@@ -1,4 +1,4 @@
-"""Connections: what is no editor is turned away, and one editor is served."""
+"""Connections: what is not an editor is turned away, and one editor is served."""
 
 from __future__ import annotations
 

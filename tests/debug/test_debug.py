@@ -141,15 +141,15 @@ def test_a_command_is_read_as_it_was_written() -> None:
     ("name", "body", "why"),
     [
         ("jump", {}, "no such order; given: jump; allowed: pause, step, into"),
-        ("to", {"seq": -1}, "seq is no number; given: -1; allowed: a whole number from 0"),
+        ("to", {"seq": -1}, "seq is not a number; given: -1; allowed: a whole number from 0"),
         ("to", {"breakpoint": 3}, "not a breakpoint; given: 3"),
-        ("answer", {"id": "one"}, "id is no number; given: one; allowed: a whole number"),
-        ("let", {}, "id is no number"),
-        ("hold", {"kinds": "model"}, "kinds is no list of texts; given: model"),
-        ("steer", {"text": 3}, "text is no text; given: 3"),
-        ("interrupt", {"message": 3}, "message is no text"),
-        ("breakpoints", {"all": [3]}, "all is no list of objects"),
-        ("breakpoints", {"all": [{"kind": "state", "target": "CallLLM", "id": "x"}]}, "id is no number"),
+        ("answer", {"id": "one"}, "id is not a number; given: one; allowed: a whole number"),
+        ("let", {}, "id is not a number"),
+        ("hold", {"kinds": "model"}, "kinds is not a list of texts; given: model"),
+        ("steer", {"text": 3}, "text is not text; given: 3"),
+        ("interrupt", {"message": 3}, "message is not text"),
+        ("breakpoints", {"all": [3]}, "all is not a list of objects"),
+        ("breakpoints", {"all": [{"kind": "state", "target": "CallLLM", "id": "x"}]}, "id is not a number"),
     ],
 )
 def test_a_command_that_cannot_be_read_is_refused(name: str, body: dict[str, Any], why: str) -> None:

@@ -111,7 +111,7 @@ def test_a_request_to_the_model_is_changed_before_it_is_sent(desk: Desk) -> None
     desk.script = repeat(model)
     debugger, held = desk.held("model")
     for wrong in (None, [], {}, "text"):
-        with pytest.raises(ConfigError, match="is no object"):
+        with pytest.raises(ConfigError, match="is not an object"):
             debugger.order("edit", {"id": held["id"], "said": wrong})
     debugger.order("hold", {"kinds": []})
     body = {"model": "scripted", "messages": [{"role": "user", "content": "what color is the sea?"}]}

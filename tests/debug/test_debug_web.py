@@ -222,7 +222,7 @@ def test_moves_come_by_windows(served: Served) -> None:
     answer = served.ask(f"api/turns/{served.turn}/moves?first=2&last=4").json()
     assert [move["seq"] for move in answer["moves"]] == [2, 3, 4]
     wrong = served.ask(f"api/turns/{served.turn}/moves?first=x").json()["error"]
-    assert wrong.startswith("first is no number")
+    assert wrong.startswith("first is not a number")
     at = served.ask(f"api/turns/{served.turn}/at/4").json()
     assert (at["move"]["row"], at["state"], at["messages"]) == ("ExecuteTools.done", "BuildMessages", 3)
     assert at["messagesBefore"] == 1
@@ -327,7 +327,7 @@ def test_what_recent_turns_took_is_told_by_day_and_by_row(served: Served) -> Non
     rows = {one["row"]: one["requests"] for one in found["rows"]}
     assert rows["CallLLM.tools"] == rows["CallLLM.text"] > 0
     assert found["improbable"] == [], "they are too few to tell"
-    assert "days is no number" in served.ask("api/insights?days=x").json()["error"]
+    assert "days is not a number" in served.ask("api/insights?days=x").json()["error"]
 
 
 @pytest.mark.parametrize("table", [TURN, order.TABLE, review_loop.TABLE], ids=lambda table: table.name)

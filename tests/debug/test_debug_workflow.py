@@ -290,7 +290,7 @@ class Unstorable(BaseTurn):
         ({"turn": Taken}, "a name that is taken; given: history"),
         ({"turn": Unstorable},
          r"Unstorable cannot be stored; given: Unstorable\.lock \((?:allocate_)?lock\); allowed: None, bool"),
-        ({"turn": dict}, "this is no class of turns"),
+        ({"turn": dict}, "this is not a class of turns"),
         ({"states": {"Pack": pack}}, "state without a function; given: Drive; allowed: one for each of Pack"),
     ],
 )  # fmt: skip

@@ -260,7 +260,7 @@ def test_the_command_writes_checks_and_explains(tmp_path: Path, capsys: pytest.C
     assert main([str(tmp_path), "--table", "fsm_agent_states.table:BLOCK"]) == 2
     assert "given: fsm_agent_states.table:BLOCK" in capsys.readouterr().err
     assert main([str(tmp_path), *table, "--limits", "fsm_agent_states.table:BLOCK"]) == 2
-    assert "these are no limits" in capsys.readouterr().err
+    assert "these are not limits" in capsys.readouterr().err
     assert main([str(tmp_path), *table, "--limits", "tests.helpers.tables:DEFAULTS"]) == 2
     assert "limits are missing; given: acts, asks, fixes" in capsys.readouterr().err
 

@@ -86,13 +86,13 @@ def test_exports_and_counts_of_tests_add_up(tmp_path: Path) -> None:
     ("content", "says"),
     [
         (None, "cannot read it (No such file or directory)"),
-        (b"\xff\xfe", "this is no text"),
+        (b"\xff\xfe", "this is not text"),
         (b"", "there is no move in this file"),
         (b'{"kind": "turn"}\n', "there is no move in this file"),
         (b'{"kind": "turn"}\nmove\n', "line 2 is not JSON"),
-        (b'{"kind": "move", "seq": 1, "row": "Prepare.ready"}', "line 1 is no whole move"),
+        (b'{"kind": "move", "seq": 1, "row": "Prepare.ready"}', "line 1 is not a complete move"),
         (json.dumps({"kind": "move", "seq": "1", **dict.fromkeys(("source", "row"), "a")}).encode(),
-         "no whole move"),
+         "not a complete move"),
     ],
 )  # fmt: skip
 def test_a_file_that_cannot_be_read_is_one_line(content: bytes | None, says: str, tmp_path: Path) -> None:

@@ -82,7 +82,7 @@ def test_certificates_of_both_versions_are_checked() -> None:
     "value", [None, [], {}, {"name": "x"}, {**describe(SMALL), "lines": [{"state": "Start"}]}]
 )
 def test_what_is_no_description_is_one_line(value: object) -> None:
-    with pytest.raises(ConfigError, match=r"no whole description of a table .*given: here"):
+    with pytest.raises(ConfigError, match=r"not a complete description of a table .*given: here"):
         table_from(value, "here")
     with pytest.raises(ConfigError, match=r"the table is wrong .*unknown state"):
         table_from({**describe(SMALL), "states": ["Start", "Done"], "macros": []}, "here")
@@ -449,7 +449,7 @@ def test_the_turn_of_this_project_is_the_default() -> None:
         pytest.param("import nothing_of_this_name", "No module named 'nothing_of_this_name'",
                      marks=pytest.mark.slow),
         ("raise SystemExit(0)", "cannot be loaded (SystemExit: 0)"),
-        pytest.param("LOOP = 3", "is no transition table", marks=pytest.mark.slow),
+        pytest.param("LOOP = 3", "is not a transition table", marks=pytest.mark.slow),
         ("import sys; sys.stdout.write('noise')\n" + TABLE_FILE.replace('(Counter("tries"),)', "()"),
          "unknown counter"),
         pytest.param("def f(:", "SyntaxError", marks=pytest.mark.slow),

@@ -45,7 +45,7 @@ BRANCHED = Table(
         "a.b": [on("*", end("fin", "Done"), why="")],
     }),
 )  # fmt: skip
-"""Names that are no identifiers, an option, a flag, a cap, wordings, and a row that resets and spends."""
+"""Names that are not identifiers, an option, a flag, a cap, wordings, and a row that resets and spends."""
 
 
 def back(language: str, table: Table, limits: dict[str, int] | None = None) -> Table:

@@ -274,7 +274,7 @@ def test_a_conversation_is_handed_over_within_a_slot(store: Store) -> None:
 @pytest.mark.parametrize(
     ("factory", "says_so"),
     [
-        (says("x")(), "is an agent, and each turn needs one"), (3, "is no factory"),
+        (says("x")(), "is an agent, and each turn needs one"), (3, "is not a factory"),
         (lambda order, more: None, "wants more than the order"),
         (lambda: "an agent", "gave no agent; given: str"), (lambda: 1 / 0, "ZeroDivisionError"),
     ],

@@ -100,12 +100,12 @@ def test_agent_cases_and_scorers_of_a_module(server: ScriptedServer, file: Path,
     ("words", "line"),
     [
         (("none.jsonl",), "the file of cases cannot be read"), (("nowhere:CASES",), "the cases cannot be loaded"),
-        (("json:dumps",), "the cases cannot be made"), (("json:decoder",), "these are no cases"),
+        (("json:dumps",), "the cases cannot be made"), (("json:decoder",), "these are not cases"),
         (("capitals.jsonl", "--days", "3"), "choose recorded turns"), (("--sample", "0"), "--sample is too small; given: 0"),
         (("capitals.jsonl", "--score", "vibes"), "unknown scorer; given: vibes"), (("capitals.jsonl", "--gate", "exact~1"), "a gate cannot be read"),
         (("capitals.jsonl", "--gate", "judge>=1"), "a score that was not asked for"), (("capitals.jsonl", "--repeat", "0"), "--repeat is out of range"),
         (("capitals.jsonl", "--budget", "0"), "a budget is out of range; given: 0"), (("capitals.jsonl", "--name", "a b"), "a run cannot have this name"),
-        (("capitals.jsonl", "--agent", "json:decoder"), "this is no agent; given: json:decoder"),
+        (("capitals.jsonl", "--agent", "json:decoder"), "this is not an agent; given: json:decoder"),
         (("capitals.jsonl", "--agent", "json:decoder", "--max-cost", "1"), "--agent has tools and limits of its own; given: --max-cost"),
     ],
 )  # fmt: skip
@@ -122,6 +122,6 @@ def test_runs_that_are_not_there_are_one_line(server: ScriptedServer, file: Path
     assert "the run has no such case; given: Spian; allowed: Spain" in cli.refused(
         "eval", "show", "--case", "Spian"
     )
-    assert "this is no agent; given: json:decoder" in cli.refused(
+    assert "this is not an agent; given: json:decoder" in cli.refused(
         "eval", "run", file.name, "--agent", "json:decoder"
     )

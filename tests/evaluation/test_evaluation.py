@@ -108,7 +108,7 @@ def test_a_recorded_turn_becomes_a_case_with_its_history_and_its_tools(tmp_path:
             "Hi.", "Hello.", second.input,
         ]  # fmt: skip
         again = cases_from_turns(one.store, [run.results[0].turn])
-        assert (again.cases, len(again.left_out)) == ((), 1), "a turn of an evaluation is no case"
+        assert (again.cases, len(again.left_out)) == ((), 1), "a turn of an evaluation is not a case"
 
 
 def test_a_provider_that_fails_leaves_a_case_open_for_the_next_run(tmp_path: Path) -> None:

@@ -90,7 +90,7 @@ def test_values_outside_json_are_never_stored_as_text(value: Any) -> None:
     assert json.loads(dumps({"a": MappingProxyType({"b": deque([Part(1)])})})) == {
         "a": {"b": [{"number": 1}]}
     }
-    with pytest.raises(TypeError, match="is no JSON value"):
+    with pytest.raises(TypeError, match="is not a JSON value"):
         dumps({"a": [value]})
 
 

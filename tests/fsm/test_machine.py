@@ -98,7 +98,7 @@ def test_an_undeclared_event_changes_nothing_and_names_what_is_declared(machine:
     assert turn == same
     for place, told in (
         (at("Finalize"), "declared events: none, the turn has ended"),
-        (at("Nowhere"), "'Nowhere', which is no state of the table; states: Prepare"),
+        (at("Nowhere"), "'Nowhere', which is not a state of the table; states: Prepare"),
     ):
         with pytest.raises(UndeclaredEvent, match=told):
             machine.advance(place, "crashed")

@@ -39,7 +39,7 @@ specification. Figures that a user may change are [settings](configuration.md). 
 @dataclass(frozen=True, slots=True)
 class BehaviourRow:
     """A line of the file. ``state``: how far it holds, ``holds`` or a key of ``WORDS``, and ``why`` not
-    wholly; ``beyond``: it is no claim of the specification."""
+    wholly; ``beyond``: it is not a claim of the specification."""
 
     id: str
     group: str

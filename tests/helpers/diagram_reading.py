@@ -26,7 +26,7 @@ class Seen:
 
 def read_strictly(text: str) -> Seen:
     """Mermaid text as its parser would read it, with everything that it silently drops dropped: from ``<``
-    on, from ``;`` on, comments, entities. What is no statement of the few that are written here is an
+    on, from ``;`` on, comments, entities. What is not a statement of the few that are written here is an
     error."""
     lines: dict[str, list[str]] = {}
     arrows: dict[tuple[str, str], str] = {}

@@ -57,7 +57,7 @@ TOOLS = [
     described("die", "End the process.", text="string"), described("read_and_die", "x", "readOnlyHint"),
     described("environment", "Names and values."), described("fail", "Fail.", text="string"),
     described("refuse", "Fail as the protocol does."), described("big", "A long text.", size="number"),
-    described("noise", "Write what is no message.", lines="number"),
+    described("noise", "Write what is not a message.", lines="number"),
     described("flood", "Send messages without end."), described("blocks", "Every kind of content."),
     described("grow", "More tools."), described("ask", "Ask the client.", method="string"),
     described("cancelled", "Which calls were cancelled."),

@@ -102,7 +102,7 @@ def strict(raw: bytes | str) -> Any:
     """The value of a JSON text, which is what the standard says: no NaN, no text that is not Unicode."""
 
     def refused(name: str) -> Any:
-        raise ValueError(f"{name} is no JSON")
+        raise ValueError(f"{name} is not JSON")
 
     value = json.loads(raw, parse_constant=refused)
     json.dumps(value, ensure_ascii=False).encode()

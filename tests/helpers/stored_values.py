@@ -277,7 +277,7 @@ def _made_class(inner: list[Kind], how: str) -> Kind:
 
 
 def _keys(kind: Kind) -> st.SearchStrategy[Any]:
-    """A text with both halves of a surrogate pair is no key of a JSON object, and is refused."""
+    """A text with both halves of a surrogate pair is not a key of a JSON object, and is refused."""
     if kind.annotation is not str:
         return kind.values
     return kind.values.filter(lambda key: not re.search("[\ud800-\udbff][\udc00-\udfff]", key))
@@ -356,7 +356,7 @@ def holding(
     further."""
     held: Any = dataclasses.make_dataclass(
         "Held",
-        [("first", annotation), ("later", annotation), ("got", Optional[annotation], None)],  # noqa: UP045 - None | None is no type
+        [("first", annotation), ("later", annotation), ("got", Optional[annotation], None)],  # noqa: UP045 - None | None is not a type
         bases=(BaseTurn,),
     )
     carries = {"reply": annotation, "effect": "unsafe", "in_doubt": lambda self: first}

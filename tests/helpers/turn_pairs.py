@@ -70,7 +70,7 @@ REASONS: dict[str, Forbids] = {
         and b.event not in ("rejected", "cancelled", "crashed")
         and b.event != "summary_failed"
     ),
-    "calls that are no JSON are answered right away, others are not": lambda a, b: (
+    "calls that are not JSON are answered right away, others are not": lambda a, b: (
         (b.event == "answered" and a.id != "ExecuteTools.bad_json/2")
         or (a.id == "ExecuteTools.bad_json/2" and b.event not in ("answered", "crashed"))
     ),

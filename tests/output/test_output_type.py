@@ -56,7 +56,7 @@ class Odd(BaseModel):
     @field_validator("value")
     @classmethod
     def looked_up(cls, value: int) -> int:
-        return {1: 1}[value]  # a KeyError is no ValueError
+        return {1: 1}[value]  # a KeyError is not a ValueError
 
 
 def order(item: str, number: int = 1) -> tuple[str, int]:
@@ -104,8 +104,8 @@ def test_what_fits_becomes_a_value() -> None:
 @pytest.mark.parametrize(
     ("kind", "text", "words"),
     [
-        (City, "Bern", "it is no JSON"),
-        (City, '{"name": "Be', "it is no JSON"),
+        (City, "Bern", "it is not JSON"),
+        (City, '{"name": "Be', "it is not JSON"),
         (City, "{}", "name: missing, and required"),
         (City, '{"name": "Bern", "people": -1}',
          "people: Input should be greater than or equal to 0; given: -1"),

@@ -74,14 +74,14 @@ def test_then_the_next_model_is_asked_and_then_the_turn_ends_by_its_own_reason(t
     assert (result.output.name, len(model.requests), result.fallback_activated) == ("Bern", 3, True)
     result, *_ = run(tmp_path, [text("Bern")] * 3)
     assert (result.turn_exit_reason, result.failed, result.output) == ("output_invalid", True, None)
-    assert result.error == "The model gave no answer of the type that was asked for: it is no JSON."
+    assert result.error == "The model gave no answer of the type that was asked for: it is not JSON."
     assert result.attempts == 3
 
 
 def test_all_that_is_wrong_reaches_the_model(tmp_path: Path) -> None:
     names = [f"a_rather_long_name_of_a_member_{number}" for number in range(5)]
     Many = create_model("Many", **dict.fromkeys(names, (int, ...)))
-    said = {name: f"{name} is no number, of course" for name in Many.model_fields}
+    said = {name: f"{name} is not a number, of course" for name in Many.model_fields}
     _, model, _ = run(tmp_path, [text(json.dumps(said)), text("{}"), text("{}")], output_type=Many)
     assert all(f"{name}: Input should be" in model.requests[1]["messages"][-1]["content"] for name in said)
 

@@ -228,7 +228,7 @@ def test_one_kind_of_project_file_wins(tmp_path: Path) -> None:
     found = project(tmp_path / "2", 20_000)
     assert "the rules" in found.text
     assert found.notices == ("AGENTS.md is not text; it was left out",)
-    # what is no regular file is not waited for
+    # what is not a regular file is not waited for
     (tmp_path / "3" / "AGENTS.md").mkdir(parents=True)
     write(tmp_path / "3" / "CLAUDE.md", "the rules")
     assert "the rules" in project(tmp_path / "3", 20_000).text

@@ -110,7 +110,7 @@ def test_no_file_is_fine(home: Path) -> None:
         ("[settings]\nmax_iteration = 4", "unknown setting max_iteration; given: 4; allowed: max_iterations"),
         ("settings = 4", "settings has the wrong type; given: 4; allowed: a table, [settings]"),
         ("model = 4", "model has the wrong type; given: 4"),
-        ("model = x", "the config file is no TOML"),
+        ("model = x", "the config file is not TOML"),
         ('fallbacks = "a:b"', "fallbacks has the wrong type; given: a:b; allowed: a list"),
         (
             'fallbacks = [{ model = "a:b", api_key = "sk-1234567890" }]',
@@ -125,7 +125,7 @@ def test_no_file_is_fine(home: Path) -> None:
             '[providers.openai]\nbase_url = "http://x"',
             "[providers.openai] cannot have this name, which is a known provider",
         ),
-        ('[providers.Wörk]\nbase_url = "http://x"', "the config file is no TOML"),
+        ('[providers.Wörk]\nbase_url = "http://x"', "the config file is not TOML"),
         (
             '[providers."a b"]\nbase_url = "http://x"',
             "[providers.a b] cannot have this name; given: a b; allowed: up to",
@@ -138,7 +138,7 @@ def test_a_file_that_cannot_be_used_is_one_line_that_names_it(
     written(home, content)
     with pytest.raises(ConfigError) as raised:
         Agent(ScriptedModel(), home=home)
-    assert str(raised.value).startswith(f"in {home / 'config.toml'}: ") or "no TOML" in says
+    assert str(raised.value).startswith(f"in {home / 'config.toml'}: ") or "not TOML" in says
     assert says in str(raised.value)
     assert cli("config") == (2, "", f"fsm-agent: {raised.value}\n")
     assert cli("config", "set", "max_iterations", "3")[0] == 2
@@ -250,7 +250,7 @@ def test_what_is_shown_says_where_it_comes_from(
     monkeypatch.setenv("FSM_AGENT_EMPTY__NUDGES", "6")
     monkeypatch.setenv("FSM_AGENT_MAX_ITERATION", "6")
     code, out, err = cli("config")
-    line = "FSM_AGENT_MAX_ITERATION in the environment is no setting; FSM_AGENT_MAX_ITERATIONS, perhaps"
+    line = "FSM_AGENT_MAX_ITERATION in the environment is not a setting; FSM_AGENT_MAX_ITERATIONS, perhaps"
     assert (code, err) == (0, f"fsm-agent: {line}\n")
     lines = [line.split() for line in out.splitlines()]
     assert ["model", "work:m", "(from", "config.toml)"] in lines

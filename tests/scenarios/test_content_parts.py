@@ -278,7 +278,7 @@ def test_a_tool_may_give_parts(model: str) -> None:
     sent = json.dumps(played.server.bodies[1])
     assert base64.b64encode(picture()).decode() in sent
     assert "bill.pdf" in sent
-    assert '[{\\"type\\": \\"file\\", \\"name\\": \\"a\\"}]' in sent, "a table is no list of parts"
+    assert '[{\\"type\\": \\"file\\", \\"name\\": \\"a\\"}]' in sent, "a table is not a list of parts"
 
 
 def test_of_a_tools_part_that_the_model_cannot_see_or_that_cannot_be_sent_there_is_a_line() -> None:

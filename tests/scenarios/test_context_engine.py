@@ -138,7 +138,7 @@ RUBBISH: dict[str, tuple[str, Callable[..., Any], str]] = {
     "a cut of places out of order": ("cut", lambda: [7, 3], "places"),
     "a cut of the newest message": ("cut", lambda: range(1, 81), "newest message"),
     "a request that fails": ("prompt", broken, "ValueError"),
-    "a request that is no text": ("prompt", lambda: b"bytes", "TypeError"),
+    "a request that is not text": ("prompt", lambda: b"bytes", "TypeError"),
     "an empty request": ("prompt", lambda: " \n", "empty"),
     "rows that fail": ("rows", broken, "ValueError"),
     "no rows": ("rows", lambda rows: [], "newest message"),

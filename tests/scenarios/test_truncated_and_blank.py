@@ -292,7 +292,7 @@ IN_A_ROW = tools(call("put", {"key": "a"}), call("put", {"key": "b"}))
 SETTINGS: dict[str, dict[str, Any]] = {
     "a cut reply": {"max_output_tokens": 500},
     "the last iteration": {"max_iterations": 1},
-    "arguments that are no JSON": {"invalid_json_retries": 1},
+    "arguments that are not JSON": {"invalid_json_retries": 1},
     "an output cap that is too large": {"max_output_tokens": 99_999},
 }
 TODO, ONE_CALL = tools(call("todo", {}), text="All is done."), tools(call("echo", {"text": "a"}))
@@ -324,9 +324,9 @@ SAID: dict[str, tuple[list[Any], str]] = {
         "the limit of 1 iterations is reached: a summary is asked for; raise max_iterations for longer tasks\n"
         "the summary came: the task may be unfinished, another message continues it",
     ),
-    "arguments that are no JSON": (
+    "arguments that are not JSON": (
         [HALF_JSON, HALF_JSON, text("ok")],
-        "the arguments of a call are no JSON: asked again (1 of 1)\n"
+        "the arguments of a call are not JSON: asked again (1 of 1)\n"
         "the arguments of a call are still no JSON: the model reads why",
     ),
     "an unknown tool": (

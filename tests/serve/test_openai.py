@@ -472,7 +472,7 @@ REFUSED = [
         {"model": MODEL, "input": [{"role": "user", "content": [{"type": "input_image", "image_url": "file:///etc/passwd"}]}]},
         400, "invalid_value", "image",
     ),
-    ("chat/completions", {"model": MODEL, "messages": []}, 400, "invalid_type", "no list of messages"),
+    ("chat/completions", {"model": MODEL, "messages": []}, 400, "invalid_type", "not a list of messages"),
     ("chat/completions", {"model": MODEL, "messages": [{"role": "assistant", "tool_calls": [{}]}, *MESSAGES]}, 400, "bad_request", "not a tool call"),
     ("chat/completions", {"model": MODEL, "messages": MESSAGES, "n": 2}, 400, "unsupported_parameter", "allowed: 1"),
     ("chat/completions", {"model": MODEL, "messages": MESSAGES, "stop": ["x"]}, 400, "unsupported_parameter", "stop"),

@@ -221,7 +221,7 @@ def test_the_answers_that_a_fork_need_not_ask_for_are_in_its_journal(
         forked.run()
         assert {effect.origin for effect in one.journal.effects(turn_id, at)} == {""}
         called = sum(tool.calls for tool in insights(store, days=1).tools)
-        assert called == 1 + ("reply" in edit), "what was not carried out is no call"
+        assert called == 1 + ("reply" in edit), "what was not carried out is not a call"
     [effect] = [effect for effect in one.journal.effects(forked.id, at) if effect.kind == kind]
     assert (effect.origin, effect.status, effect.seconds) == (origin, "done", None)
     assert effect.reply is not None

@@ -258,8 +258,8 @@ def test_a_bad_line_is_named_and_nothing_is_stored(exported: list[str], store: S
 
 NO_EXPORTS: list[tuple[list[str], str]] = [
     ([], "line 1: there is nothing in it"),
-    (["hello"], "line 1: this is no JSON object"),
-    (["[1]"], "line 1: this is no JSON object"),
+    (["hello"], "line 1: this is not a JSON object"),
+    (["[1]"], "line 1: this is not a JSON object"),
     (['{"kind": "session"}'], 'line 1: the first line must be {"kind": "fsm-agent"'),
     (['{"kind":"fsm-agent","format":2}'], "line 1: format 2 is of another version"),
     ([HEAD], 'line 1: the file was cut: its last line must be {"kind": "end"'),

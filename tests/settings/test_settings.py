@@ -51,7 +51,7 @@ TRIED: tuple[Any, ...] = (
     "other words",
     "127.0.0.1:7233",
 )
-"""Values for settings whose default is no number; each fits some of them."""
+"""Values for settings whose default is not a number; each fits some of them."""
 
 
 def leaves(group: BaseModel, *path: str) -> Iterator[tuple[str, Any]]:
@@ -181,7 +181,7 @@ def test_what_is_refused_is_named_and_told_what_is_allowed(name: str) -> None:
          "setting store.database_url is out of range; given: an address that begins with mysql://; "
          "allowed: an address that begins with postgresql://"),
         ({"store": {"database_url": "me:hidden@host/x"}},
-         "setting store.database_url is out of range; given: a text that is no address; "
+         "setting store.database_url is out of range; given: a text that is not an address; "
          "allowed: an address that begins with postgresql://"),
         ({"timeout": {"connect": 0}},
          "setting timeout.connect is out of range; given: 0; allowed: number above 0 to 86,400"),

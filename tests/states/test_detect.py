@@ -334,16 +334,18 @@ def test_the_row_of_an_example() -> None:
 
 TRAPS: dict[str, dict[str, Failure]] = {
     "format_error": {
-        "an unsupported max_tokens is no overflow": http(
+        "an unsupported max_tokens is not an overflow": http(
             400, "Unsupported parameter: 'max_tokens': token limit"
         ),
         "upstream is no stream": http(400, "this field is not supported by the upstream provider"),
         "stream options are no stream": http(400, "stream_options: not supported"),
-        "a tool named after images is no image": http(400, "Invalid schema for function 'make_image'"),
+        "a tool named after images is not an image": http(400, "Invalid schema for function 'make_image'"),
         "a missing tool is no model": http(400, "tool_call_id does not exist; model turns must alternate"),
     },
     "server_error": {
-        "an advisory is no overflow": http(400, "model returned an empty response: context window exceeded?"),
+        "an advisory is not an overflow": http(
+            400, "model returned an empty response: context window exceeded?"
+        ),
         "words of a page are no status": http(502, "<html><title>502</title>unauthorized</html>"),
     },
     "rate_limit": {
@@ -354,10 +356,12 @@ TRAPS: dict[str, dict[str, Failure]] = {
         "nested in a wrapper": inside('Error code: 429 - {"error": {"code": "rate_limit_exceeded"}}'),
     },
     "image_too_large": {
-        "an image is no overflow": http(400, "image exceeds the maximum size; maximum context length 8192")
+        "an image is not an overflow": http(
+            400, "image exceeds the maximum size; maximum context length 8192"
+        )
     },
     "list_tool_content_unsupported": {
-        "list content is no overflow": http(400, "tool content must be a string; too many tokens")
+        "list content is not an overflow": http(400, "tool content must be a string; too many tokens")
     },
     "overloaded": {"overloaded is no rate limit": http(429, "Overloaded: rate limit, too many requests")},
     "ssl_cert": {"no transient TLS": broken("[SSL: X] tlsv1 alert, certificate verify failed")},

@@ -99,7 +99,7 @@ FORGOTTEN, BACK = may(tail=("tool",), open=(True,)), may(scaffold=("assistant",)
 WRONG: dict[str, tuple[str, Sequence[Change], str, str]] = {
     "a tool round forgets one result": ("ExecuteTools.done", [ROUND, FORGOTTEN], CHAT, ""),
     "a free round stores its calls alone": ("ExecuteTools.done_free", [CALLS], CODEX, ""),
-    "calls that are no JSON get no results": ("ExecuteTools.bad_json/1", [CALLS], CLAUDE, ""),
+    "calls that are not JSON get no results": ("ExecuteTools.bad_json/1", [CALLS], CLAUDE, ""),
     "an empty reply goes out as the last row": ("EmptyRecovery.nothing/1", [REPLIED], CLAUDE, ""),
     "thoughts are given back, nothing behind": ("BuildMessages.built/3", [BACK], CLAUDE, ""),
     "a reply is stored with its tag open": ("CallLLM.open_scratchpad/1", [SAID], CHAT, ""),

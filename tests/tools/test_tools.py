@@ -154,7 +154,7 @@ def test_a_note_is_added_and_what_is_hidden_is_not_shown() -> None:
 
     assert as_tool(handler).spec.parameters["properties"]["city"]["description"] == "from the annotation"
 
-    # other lines of a docstring are no parameters
+    # other lines of a docstring are not parameters
     def look(city: str, days: int = 1) -> str:
         """Look at the weather.
 

@@ -63,7 +63,7 @@ def test_the_key_is_no_argument_of_the_models() -> None:
     assert run(pay_later, {"amount": 3}, key="t1:4:0").text == "3 t1:4:0"
     assert run(pay, {"amount": 3}).text == "3 without a key"
     assert pay(3) == "3 without a key"
-    # a key that is no text is refused
+    # a key that is not text is refused
     with pytest.raises(ConfigError, match="idempotency_key of tool 'pay_by_number' has the wrong type"):
 
         @tool

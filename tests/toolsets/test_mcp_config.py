@@ -150,7 +150,7 @@ def test_a_servers_name_can_be_a_part_of_a_tools_name(name: str, tmp_path: Path)
 
 def test_a_broken_config_file_stops_the_agent_with_one_line(tmp_path: Path) -> None:
     for text, complaint in (
-        ("[mcp.servers.a\n", "no TOML: .*line 1"),
+        ("[mcp.servers.a\n", "not TOML: .*line 1"),
         ("mcp = 3", r"mcp has the wrong type; given: 3; allowed: a table, \[mcp\]"),
         ("[mcp.server.a]\ncommand='x'", "given: server; allowed"),
     ):

@@ -166,7 +166,7 @@ def test_a_class_without_fields_of_its_own_needs_no_decorator(tmp_path: Path) ->
 NAMED: dict[str, tuple[dict[str, Any], str]] = {
     "a state without yield": (
         {"states": {"Pack": at_once, "Send": send}},
-        "TypeError: Pack is no generator function; given: str 'packed'; allowed: a function with a yield;"
+        "TypeError: Pack is not a generator function; given: str 'packed'; allowed: a function with a yield;"
         " `yield from ()` when it asks for nothing",
     ),
     "a performer that is not async": (

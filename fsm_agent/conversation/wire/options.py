@@ -364,7 +364,7 @@ def strict(schema: Mapping[str, Any], taken: frozenset[str]) -> dict[str, Any]:
     own = defs.get(str(root.get("$ref", "")).removeprefix("#/$defs/"))  # the root must itself be an object
     made = _strict(root, taken) if own is None else own
     if made.get("type") != "object":
-        raise NotStrictError("the root is no object")
+        raise NotStrictError("the root is not an object")
     return {**made, "$defs": defs} if defs else made
 
 

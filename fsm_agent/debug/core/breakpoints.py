@@ -133,9 +133,8 @@ def number(arguments: Arguments, name: str, default: int | None = None, *, least
     """Return a whole number, at least ``least`` unless that is ``None``. Raises ``MalformedArgument``."""
     value = arguments.get(name, default)
     if not isinstance(value, int) or isinstance(value, bool) or (least is not None and value < least):
-        raise MalformedArgument(
-            f"{name} is no number", value, "a whole number" + (f" from {least}" if least is not None else "")
-        )
+        allowed = "a whole number" + (f" from {least}" if least is not None else "")
+        raise MalformedArgument(f"{name} is not a number", value, allowed)
     return value
 
 
@@ -143,7 +142,7 @@ def text(arguments: Arguments, name: str) -> str:
     """Return a text. Raises ``MalformedArgument``."""
     value = arguments.get(name)
     if not isinstance(value, str):
-        raise MalformedArgument(f"{name} is no text", value, "some text")
+        raise MalformedArgument(f"{name} is not text", value, "some text")
     return value
 
 
@@ -151,7 +150,7 @@ def texts(arguments: Arguments, name: str) -> tuple[str, ...]:
     """Return a list of texts, empty if it is absent. Raises ``MalformedArgument``."""
     value = arguments.get(name) or []
     if not isinstance(value, list) or not all(isinstance(one, str) for one in value):
-        raise MalformedArgument(f"{name} is no list of texts", value, "a list of texts")
+        raise MalformedArgument(f"{name} is not a list of texts", value, "a list of texts")
     return tuple(value)
 
 
@@ -159,7 +158,7 @@ def objects(arguments: Arguments, name: str) -> list[Arguments]:
     """Return a list of objects, empty if it is absent. Raises ``MalformedArgument``."""
     value = arguments.get(name) or []
     if not isinstance(value, list) or not all(isinstance(one, Mapping) for one in value):
-        raise MalformedArgument(f"{name} is no list of objects", value, "a list of objects")
+        raise MalformedArgument(f"{name} is not a list of objects", value, "a list of objects")
     return value
 
 

@@ -157,7 +157,7 @@ class PendingRequest:
             allowed = "a request to the model; answer this by hand, or fork with another answer of the model"
             raise ConfigError("this request cannot be changed", self.kind, allowed)
         if not isinstance(said, Mapping) or not said:
-            raise ConfigError("the body of a request is no object", said, "a JSON object")
+            raise ConfigError("the body of a request is not an object", said, "a JSON object")
         asked = self.request.request
         return PerformEdited(replace(self.request, request=replace(asked, body=dumps(said).encode())))
 

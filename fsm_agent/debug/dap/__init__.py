@@ -283,11 +283,11 @@ class EditorSession:
     def _answer(self, request: Mapping[str, Any]) -> None:
         command, arguments = request.get("command"), request.get("arguments") or {}
         if request.get("type") != "request" or not isinstance(request.get("seq"), int):
-            log.warning("the editor sent what is no request: %.200r", request)
+            log.warning("the editor sent what is not a request: %.200r", request)
             return
         try:
             if not isinstance(arguments, Mapping):
-                raise ConfigError("the arguments are no object", arguments, "an object")
+                raise ConfigError("the arguments are not an object", arguments, "an object")
             self._carry_out(str(command), arguments, request)
         except Exception as error:
             quiet = command == "evaluate" and arguments.get("context") in ("hover", "watch", "clipboard")

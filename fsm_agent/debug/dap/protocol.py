@@ -76,9 +76,9 @@ def read_message(stream: ByteReader) -> dict[str, Any] | None:
     try:
         message = json.loads(_exactly(stream, length))
     except (UnicodeDecodeError, json.JSONDecodeError, RecursionError):
-        raise NotTheProtocol("a message is no JSON") from None
+        raise NotTheProtocol("a message is not JSON") from None
     if not isinstance(message, dict):
-        raise NotTheProtocol("a message is no object")
+        raise NotTheProtocol("a message is not an object")
     return message
 
 

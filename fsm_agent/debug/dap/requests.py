@@ -60,7 +60,7 @@ def set_filters(context: EditorContext, arguments: Arguments) -> dict[str, Any]:
     """Replace the exception filters."""
     names = arguments.get("filters") or []
     if not isinstance(names, list):
-        raise ConfigError("filters are no list", names, ", ".join(one.name for one in EXCEPTIONS))
+        raise ConfigError("filters are not a list", names, ", ".join(one.name for one in EXCEPTIONS))
     wanted: list[tuple[str, Arguments]] = [(str(name), {}) for name in names]
     wanted += [(str(one.get("filterId")), one) for one in objects(arguments, "filterOptions")]
     return _set(context, context.breakpoints.set_filters(wanted))

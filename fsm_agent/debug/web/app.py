@@ -64,9 +64,9 @@ def limits(request: Request) -> dict[str, int]:
     try:
         wanted = json.loads(given)
     except (ValueError, RecursionError):
-        raise MalformedArgument("limits are no JSON", given[:80], '{"retries": 3}') from None
+        raise MalformedArgument("limits are not JSON", given[:80], '{"retries": 3}') from None
     if not isinstance(wanted, dict):
-        raise MalformedArgument("limits are no object", given[:80], '{"retries": 3}')
+        raise MalformedArgument("limits are not an object", given[:80], '{"retries": 3}')
     return {name: number(wanted, name) for name in wanted}
 
 
@@ -83,7 +83,7 @@ def position(request: Request) -> int:
 
 def _whole(name: str, given: str) -> int:
     if re.fullmatch("[0-9]{1,12}", given) is None:
-        raise MalformedArgument(f"{name} is no number", given[:40], "a whole number from 0")
+        raise MalformedArgument(f"{name} is not a number", given[:40], "a whole number from 0")
     return int(given)
 
 
@@ -379,7 +379,7 @@ class DebugPage(Page):
         """Begin a new turn at a position of another one, with changes."""
         edit = body.get("edit") or {}
         if not isinstance(edit, Mapping):
-            raise MalformedArgument("edit is no object", edit, "what is changed in the fork, or none")
+            raise MalformedArgument("edit is not an object", edit, "what is changed in the fork, or none")
         return {"turn": self._session.fork(request.path_params["turn"], number(body, "at"), edit).id}
 
     def resume(self, request: Request, body: Body) -> Any:

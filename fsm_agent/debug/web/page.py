@@ -217,7 +217,7 @@ class Page:
             except (ValueError, RecursionError):
                 return answer({"error": "this is not JSON"}, status=400)
             if not isinstance(body, dict):
-                return answer({"error": "this is no JSON object"}, status=400)
+                return answer({"error": "this is not a JSON object"}, status=400)
             return await self._respond(lambda: work(request, body))
 
         return handle

@@ -122,7 +122,7 @@ def change_words(change: RowChange) -> str:
         if name in ("spends", "resets"):
             told.append(f"{name} {_names_changed(before, after)}")
         elif name == "exit":
-            told.append(f"was ⇥ {words(before)}" if before else "was no exit")
+            told.append(f"was ⇥ {words(before)}" if before else "was not an exit")
         elif name != "guard" or not change.follows:
             told.append(f"{name} was {before or 'none'}")
     return "; ".join(told)

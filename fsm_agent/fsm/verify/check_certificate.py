@@ -344,7 +344,7 @@ def check_promises(graph, form):
 
 def check(form: Any, certificate: Any) -> str:
     """Check all claims about one table and the tables that its states run; return what is proved."""
-    need(certificate["certificate"] == 1, "this is no certificate of version 1")
+    need(certificate["certificate"] == 1, "this is not a certificate of version 1")
     same = all(certificate[key] == form[key] for key in ("name", "digest") if key in form)
     need(same, "the certificate is of another table")
     table, claims, promises = Table(form), form.get("properties", []), certificate["promises"]
@@ -389,7 +389,7 @@ def read(path):
     need(len(data) <= MOST_BYTES, f"{path}: more than {MOST_BYTES:,} bytes")
 
     def fraction(text):
-        raise Refused(f"{path}: {text[:20]} is no whole number")
+        raise Refused(f"{path}: {text[:20]} is not a whole number")
 
     return json.loads(data, parse_float=fraction, parse_constant=fraction)
 

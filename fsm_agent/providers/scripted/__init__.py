@@ -64,7 +64,7 @@ def entries_of(script: Iterable[Any] | Repeat | Reply | Callable[[Any], Any]) ->
     entries = [script] if isinstance(script, (str, Repeat, Reply)) or callable(script) else list(script)
     for entry in entries:
         if not (isinstance(entry, Repeat | Reply | ModelReply | Failure) or callable(entry)):
-            raise ConfigError("a script has an entry that is no reply", entry, REPLIES)
+            raise ConfigError("a script has an entry that is not a reply", entry, REPLIES)
     return entries
 
 
@@ -245,7 +245,7 @@ def _reply(line: str, where: str) -> Reply | Repeat:
     if isinstance(row, str):
         row = {"text": row}
     if not isinstance(row, Mapping) or set(row) - set(KEYS):
-        raise ConfigError(f"{where} is no reply", line, f"a string, or an object with {', '.join(KEYS)}")
+        raise ConfigError(f"{where} is not a reply", line, f"a string, or an object with {', '.join(KEYS)}")
     reply = _make_reply(row)
     return Repeat((reply,)) if row.get("repeat") else reply
 

@@ -205,7 +205,7 @@ class OpenAiDoor(Door):
         if request.query_params.get("stream") == "true":
             behind = request.query_params.get("starting_after", "-1")
             if not behind.removeprefix("-").isdecimal() or len(behind) > 15:
-                raise InvalidRequest("starting_after is no number of an event", "starting_after")
+                raise InvalidRequest("starting_after is not a number of an event", "starting_after")
             stream = self._response_stream(caller, translator, "", int(behind))
             return _with(EventStream(stream, _stream_error), known)
         if about["status"] not in ("queued", "running"):

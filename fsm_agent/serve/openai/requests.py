@@ -131,7 +131,7 @@ def read_completion(body: Mapping[str, Any]) -> Asked:
 def _read_common(body: Mapping[str, Any], more: frozenset[str]) -> Asked:
     model = body.get("model")
     if not isinstance(model, str) or not model:
-        raise InvalidRequest("model is no name of a model", "model", "missing_model")
+        raise InvalidRequest("model is not a name of a model", "model", "missing_model")
     asked = Asked(model, stream=bool(_optional(body, "stream", bool, "true or false")))
     options = _optional(body, "stream_options", dict, "an object") or {}
     asked.usage = bool(options.get("include_usage"))
@@ -201,7 +201,7 @@ def _read_items(asked: Asked, items: Sequence[Any]) -> None:
     for number, item in enumerate(items):
         where = f"input[{number}]"
         if not isinstance(item, dict):
-            raise InvalidRequest(f"{where} is no item", where, "invalid_type")
+            raise InvalidRequest(f"{where} is not an item", where, "invalid_type")
         kind = item.get("type") or ("message" if "role" in item else None)
         if kind == "message":
             if (row := _row_of_message(asked, item, where)) is not None:
@@ -228,7 +228,7 @@ def _read_items(asked: Asked, items: Sequence[Any]) -> None:
 def _rows_of_call(item: Mapping[str, Any], call_id: str, where: str) -> list[Row]:
     name, arguments = item.get("name"), item.get("arguments")
     if not isinstance(name, str) or not isinstance(arguments, str):
-        raise InvalidRequest(f"{where} is no call", where)
+        raise InvalidRequest(f"{where} is not a call", where)
     call = {"id": call_id, "type": "function", "function": {"name": name, "arguments": arguments}}
     return [{"role": "assistant", "content": None, "tool_calls": [call]}]
 

@@ -104,7 +104,7 @@ def _json(text: str) -> dict[str, Any]:
     except (ValueError, RecursionError):
         said = None
     if not isinstance(said, dict):
-        raise _BadLine("this is no JSON object")
+        raise _BadLine("this is not a JSON object")
     return said
 
 

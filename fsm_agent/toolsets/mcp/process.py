@@ -203,7 +203,7 @@ class Flood:
         self._noise += size + 1
         if self._noise > MOST_NOISE:
             raise Misbehaved(
-                f"it wrote more than {MOST_NOISE:,} bytes that are no messages to its standard output"
+                f"it wrote more than {MOST_NOISE:,} bytes that are not messages to its standard output"
             )
 
 

@@ -193,7 +193,7 @@ ORDERED: Mapping[str, Line] = {
     "summary_calls": _summary_call,
     "lost_requests": lambda turn: "the process ended while a request was out: it is sent again",
     "invalid_tool_rounds": lambda turn: "the model's calls cannot be run: asked again with the reasons",
-    "reasks": lambda turn: "the arguments of a call are no JSON: asked again",
+    "reasks": lambda turn: "the arguments of a call are not JSON: asked again",
     "nudges": lambda turn: "an empty reply after tools: asked to continue",
     "thinking_prefills": lambda turn: "only thoughts, no answer: the model gets them back",
     "empties": lambda turn: "an empty reply: asked again",

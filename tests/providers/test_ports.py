@@ -168,7 +168,7 @@ def test_a_break_after_the_end_changes_nothing(wire: Wire) -> None:
 @both
 def test_a_200_without_a_reply_in_it(wire: Wire, stream: bool) -> None:
     everywhere = [
-        (None, "no JSON object", ""), (json.dumps("text"), "no JSON object", ""),
+        (None, "not a JSON object", ""), (json.dumps("text"), "not a JSON object", ""),
         ("<html><title>Login</title></html>", "Login", ""), ("", "not JSON", ""),
     ]  # fmt: skip
     for body, words, code in (*everywhere, *wire.empty):

@@ -124,7 +124,7 @@ def test_a_message_may_have_an_image_that_only_the_other_model_reads(tmp_path: P
     ("name", "why"),
     [
         ("", "There is no image in this conversation"), ("../a.png", "outside the working directory"),
-        ("b.png", "no such file"), ("text.txt", "no image"),
+        ("b.png", "no such file"), ("text.txt", "not an image"),
     ],
 )  # fmt: skip
 def test_what_is_no_image_is_said_and_nobody_is_asked(tmp_path: Path, name: str, why: str) -> None:

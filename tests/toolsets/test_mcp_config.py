@@ -343,7 +343,7 @@ def test_a_flood_is_noticed_and_a_steady_stream_is_not() -> None:
             flood.noise(999)
         flood.message()
     flood.noise(MOST_NOISE - 1)
-    with pytest.raises(Misbehaved, match="no messages"):
+    with pytest.raises(Misbehaved, match="not messages"):
         flood.noise(1)
 
 

@@ -221,7 +221,7 @@ async def test_garbage_before_and_between_messages_is_borne(tmp_path: Path) -> N
 @pytest.mark.parametrize(
     ("name", "given", "why"),
     [
-        pytest.param("s__noise", {"lines": 100_000}, "no messages", marks=pytest.mark.slow),
+        pytest.param("s__noise", {"lines": 100_000}, "not messages", marks=pytest.mark.slow),
         pytest.param("s__flood", {}, "messages at once", marks=pytest.mark.slow),
         ("s__big", {"size": 1_100_000}, "a message of more than 1,000,000 bytes"),
     ],

@@ -26,6 +26,7 @@ from fsm_agent.providers.reply_values import (
     text_of,
 )
 from fsm_agent.providers.sdk_port import NO_KEY, SdkPort, omitted
+from fsm_agent.providers.transport import PreparedRequests
 from fsm_agent.runtime.ports import StreamSink
 
 # Output items of a reply on the Responses wire.
@@ -397,8 +398,6 @@ class OpenAIPort(SdkPort):
         return body_failure(error, self._now(), self._secrets, UNSAID) if error else None
 
     def _make(self, sdk: Any) -> Any:
-        from fsm_agent.providers.transport import PreparedRequests
-
         client = PreparedRequests.of(sdk, "AsyncOpenAI")(**self._client_options(sdk))
         if "api.openai.com" not in self.base_url:
             client.organization = client.project = None

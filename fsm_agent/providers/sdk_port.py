@@ -31,13 +31,11 @@ from fsm_agent.providers.reply_values import (
     ERROR_BYTES,
     EVENT_BYTES,
     EVENTS,
-    STREAM_BYTES,
-    WHOLE_BYTES,
     too_much,
     within_limits,
 )
-from fsm_agent.providers.transport import BadBody, departing, watch_requests
-from fsm_agent.runtime.ports import TRACE_HEADERS, StreamSink
+from fsm_agent.providers.transport import AioClient, BadBody, departing, origin_of, renew
+from fsm_agent.runtime.ports import StreamSink
 from fsm_agent.support.texts import OverlyNestedError, json_of
 
 # Clients shared by ports: one per loop, address, key, and set of headers. Making a client takes longer than a
@@ -255,7 +253,7 @@ class SdkPort(ABC):
             "base_url": self.base_url,
             "max_retries": 0,
             "timeout": sdk.Timeout(read, connect=connect, pool=connect),
-            "http_client": http_client(self._headers),
+            "http_client": AioClient(self._headers, context=tls),
         }
 
     async def _send(self, client: Any, request: ModelRequest) -> Any:
@@ -327,8 +325,6 @@ class SdkPort(ABC):
     async def rebuild(self) -> None:
         """Stop using the existing connections; the next call makes new ones."""
         if self._shared is not None:
-            from fsm_agent.providers.transport import origin_of, renew
-
             renew(origin_of(self._shared.client.base_url))
             self._shared.retire()
         await self.aclose()
@@ -364,36 +360,6 @@ class SdkPort(ABC):
 def omitted(sdk: Any) -> Any:
     """Return the value of a header that an SDK must not send: always the same, so heads compare equal."""
     return sdk.Omit()
-
-
-def http_client(headers: Mapping[str, str]) -> Any:
-    """Return an HTTP client over the connections shared by this process. It follows no redirect, keeps no
-    cookie, and reads no more of a response than the limits in ``reply_values``. ``headers`` are sent with
-    every request."""
-    from http.cookiejar import CookieJar, DefaultCookiePolicy
-
-    from fsm_agent.providers.transport import ENCODINGS, AioClient, BoundedBody
-
-    async def added(request: Any) -> None:
-        if more := {**TRACE_HEADERS.get(), **headers}:
-            request.headers.update(more)
-
-    async def bounded(response: Any) -> None:
-        """Limit the response's body before it is read."""
-        refused, kind = response.status_code >= 300, response.headers.get("content-type", "").lower()
-        whole = "json" in kind or "html" in kind
-        most = ERROR_BYTES if refused else WHOLE_BYTES if whole else STREAM_BYTES
-        response.stream = BoundedBody(response, most, cut=refused)
-        response.headers.pop("content-encoding", None)
-        response.encoding = "utf-8"  # as JSON is, whatever charset a header declares
-
-    return AioClient(
-        context=tls,
-        cookies=CookieJar(DefaultCookiePolicy(allowed_domains=())),
-        follow_redirects=False,
-        headers={"Accept-Encoding": ENCODINGS},
-        event_hooks={"request": [added, watch_requests], "response": [bounded]},
-    )
 
 
 def _is_stream(request: ModelRequest, content_type: str) -> bool:

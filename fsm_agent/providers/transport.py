@@ -14,7 +14,7 @@ import ssl
 import weakref
 import zlib
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Hashable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from contextvars import ContextVar
 from io import BytesIO
 from typing import Any, ClassVar
@@ -24,6 +24,10 @@ import httpx2
 from aiohttp.client_proto import ResponseHandler
 from multidict import CIMultiDict
 from yarl import URL
+
+from fsm_agent.providers.reply_values import ERROR_BYTES, STREAM_BYTES, WHOLE_BYTES
+from fsm_agent.runtime.ports import TRACE_HEADERS
+from fsm_agent.support.threads import in_daemon_thread
 
 # Has a request been sent? Only the transport that writes it knows: a call may be interrupted at any moment.
 # While its connection is being made, the provider cannot see the request; a moment later the provider may be
@@ -41,8 +45,9 @@ class Departure:
         self.left = False
 
     async def trace(self, event: str, info: Mapping[str, Any]) -> None:
-        """Observe each step of the transport. Nothing is awaited between this call and the write itself. A
-        proxy's CONNECT request does not count as the request."""
+        """Observe each step of httpcore, which sends requests through a SOCKS proxy (``CheckedConnector``
+        covers all others). Nothing is awaited between this call and the write itself. A proxy's CONNECT
+        request does not count as the request."""
         if event.endswith(".send_request_headers.started") and info["request"].method != b"CONNECT":
             self.left = True
 
@@ -52,13 +57,6 @@ def departing() -> Departure:
     departure = Departure()
     DEPARTURE.set(departure)
     return departure
-
-
-async def watch_requests(request: Any) -> None:
-    """Trace the requests that an HTTP client sends by httpcore, such as those through a SOCKS proxy: the SDKs
-    have no argument for its ``trace``. (``CheckedConnector`` covers all others.) Concurrent calls share a
-    client and are distinguished by their tasks."""
-    request.extensions["trace"] = DEPARTURE.get().trace
 
 
 IDLE = 4.0
@@ -224,16 +222,17 @@ _MEANINGS: tuple[tuple[type[Exception], type[httpx2.TransportError]], ...] = (
 """aiohttp's errors and their counterparts in httpx2; the first match applies."""
 
 
-@contextmanager
-def _translate_errors() -> Iterator[None]:
-    try:
-        yield
-    except Exception as error:
-        for theirs, ours in _MEANINGS:
+class _translate_errors:  # noqa: N801 - it is used as a function is
+    """Raise httpx2's errors for aiohttp's in this block."""
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
+        for theirs, ours in _MEANINGS if error is not None else ():
             if isinstance(error, theirs):
                 cause = getattr(error, "os_error", None) or error  # without aiohttp's words about TLS
                 raise ours(str(cause) or type(error).__name__) from cause
-        raise
 
 
 class AioBody(httpx2.AsyncByteStream):
@@ -314,11 +313,30 @@ class AioTransport(httpx2.AsyncBaseTransport):
 
 
 class AioClient(httpx2.AsyncClient):
-    """An HTTP client over ``AioTransport``, with the proxies of the environment."""
+    """An HTTP client over ``AioTransport``, with the proxies of the environment. A request and its response
+    pass through it as they are: it follows no redirect, keeps no cookie, and reads no more of a body than the
+    limits in ``reply_values``. ``added``: headers of every request."""
 
-    def __init__(self, *, context: Callable[[], ssl.SSLContext], **options: Any) -> None:
-        self._context = context
-        super().__init__(**options)
+    def __init__(self, added: Mapping[str, str], *, context: Callable[[], ssl.SSLContext]) -> None:
+        self._added, self._context = added, context
+        super().__init__(headers={"Accept-Encoding": ENCODINGS})
+
+    async def send(self, request: httpx2.Request, *, stream: bool = False, **_: Any) -> httpx2.Response:
+        """Send a request and return the response; with ``stream``, its body is unread. Raises httpx2's
+        errors."""
+        if more := {**TRACE_HEADERS.get(), **self._added}:
+            request.headers.update(more)
+        request.extensions["trace"] = DEPARTURE.get().trace
+        response = await self._transport_for_url(request.url).handle_async_request(request)
+        response.request, kind = request, response.headers.get("content-type", "").lower()
+        most = WHOLE_BYTES if "json" in kind or "html" in kind else STREAM_BYTES
+        refused = not response.is_success
+        response.stream = BoundedBody(response, ERROR_BYTES if refused else most, cut=refused)
+        response.headers.pop("content-encoding", None)
+        response.encoding = "utf-8"  # as JSON is, whatever charset a header declares
+        if not stream:
+            await response.aread()
+        return response
 
     def _init_transport(self, *_: Any, **__: Any) -> httpx2.AsyncBaseTransport:
         return AioTransport(self._context)
@@ -333,8 +351,9 @@ class AioClient(httpx2.AsyncClient):
 
 class PreparedRequests:
     """A mixin for the client of an SDK: the SDK builds the head of a request once, and every body is sent
-    behind a copy of it. On its own, the SDK merges the headers and parses the address for each request, which
-    is half of all function calls between port and socket. ``_options``: the SDK's class for one request."""
+    behind a copy of it. On its own, the SDK merges the headers, validates the options and parses the address
+    for each request, which is most of all function calls between port and socket. ``_options``: the SDK's
+    class for one request."""
 
     _options: ClassVar[Any]
     heads: dict[Hashable, httpx2.Request]
@@ -353,29 +372,38 @@ class PreparedRequests:
     async def post_content(
         self, path: str, content: bytes, headers: Mapping[str, Any], query: Mapping[str, str]
     ) -> httpx2.Response:
-        """Send a request and return the response with its body unread. Raises the SDK's errors."""
-        request = {"method": "post", "url": path, "content": content, "headers": headers, "params": query}
+        """Send a request and return the response with its body unread. Raises the SDK's errors for a status,
+        and httpx2's for a connection."""
         client: Any = self
-        response: httpx2.Response = await client.request(
-            httpx2.Response, self._options(**request, max_retries=0), stream=True
-        )
-        return response
-
-    def _build_request(self, options: Any, *, retries_taken: int = 0) -> httpx2.Request:
-        alike = (options.url, *options.headers.items(), *options.params.items())
-        head = self.heads.get(alike)
-        if head is None:
-            if len(self.heads) == HEADS:
-                self.heads.clear()
-            build = super()._build_request  # type: ignore[misc]
-            head = self.heads[alike] = build(options, retries_taken=retries_taken)
-        body = httpx2.ByteStream(options.content)
+        alike = (path, *headers.items(), *query.items())
+        head = self.heads.get(alike) or await self._build_head(alike, path, headers, query)
         request = httpx2.Request(
-            head.method, head.url, headers=head.headers, stream=body, extensions=head.extensions
+            head.method,
+            head.url,
+            headers=head.headers,
+            stream=httpx2.ByteStream(content),
+            extensions=head.extensions,
         )
         request.headers.encoding = head.headers.encoding  # detected once: it takes as long as sending them
-        request.headers["Content-Length"] = str(len(options.content))
-        return request
+        request.headers["Content-Length"] = str(len(content))
+        response: httpx2.Response = await client._client.send(request, stream=True)
+        if not response.is_success:
+            await response.aread()
+            raise client._make_status_error_from_response(response)
+        return response
+
+    async def _build_head(
+        self, alike: Hashable, path: str, headers: Mapping[str, Any], query: Mapping[str, str]
+    ) -> httpx2.Request:
+        client: Any = self
+        options = self._options(method="post", url=path, content=b"", headers=headers, params=query)
+        head: httpx2.Request = await in_daemon_thread(client._build_request, options)  # asks for the platform
+        if head.url.userinfo:
+            head = next(httpx2.BasicAuth(head.url.username, head.url.password).auth_flow(head))
+        if len(self.heads) == HEADS:
+            self.heads.clear()
+        self.heads[alike] = head
+        return head
 
 
 def origin_of(url: httpx2.URL) -> str:

@@ -208,6 +208,28 @@ def questions(kind: type) -> bool:
 # Messages to a running turn from any thread: interrupts and steering texts.
 
 
+class Interrupt(asyncio.Event):
+    """An event whose ``wait`` returns a future: a race against it starts no task."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._futures: weakref.WeakSet[asyncio.Future[Literal[True]]] = weakref.WeakSet()
+
+    def set(self) -> None:
+        super().set()
+        for future in self._futures:
+            if not future.done():
+                future.set_result(True)
+
+    def wait(self) -> asyncio.Future[Literal[True]]:  # type: ignore[override]
+        future: asyncio.Future[Literal[True]] = asyncio.get_running_loop().create_future()
+        if self.is_set():
+            future.set_result(True)
+        else:
+            self._futures.add(future)
+        return future
+
+
 class TurnInbox:
     """Holds an interrupt and steering texts until a turn takes them. Idempotent and thread-safe. Each
     interrupt calls ``listeners``, even when no turn runs.
@@ -254,7 +276,7 @@ class TurnInbox:
         with self._lock:
             loop = asyncio.get_running_loop()
             if self._event is None or self._loop is not loop:
-                self._event, self._loop = asyncio.Event(), loop
+                self._event, self._loop = Interrupt(), loop
             if self._interrupted:
                 self._event.set()
             return self._event

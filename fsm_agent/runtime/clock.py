@@ -142,9 +142,6 @@ async def wait_with_deadline(
 
     ``left`` is called every ``poll`` seconds and when the remaining time is up. ``work`` keeps running:
     cancelling it is the caller's decision. ``tick`` is called at every poll."""
-    await asyncio.sleep(0)
-    if work.done():  # immediate results need no watching
-        return "done"
     race = _Race(left, poll, tick)
     stop = asyncio.ensure_future(interrupted.wait())
     work.add_done_callback(race.done)
@@ -154,8 +151,9 @@ async def wait_with_deadline(
         return "done" if work.done() else finish
     finally:
         race.timer.cancel()
-        stop.cancel()
         work.remove_done_callback(race.done)
+        stop.remove_done_callback(race.interrupted)
+        stop.cancel()
 
 
 class _Race:

@@ -82,7 +82,7 @@ class Here(Protocol):
     session: Session
     fence: Fence
     settings: Settings
-    scene: Callable[[], RunContext[Any]]
+    scene: Callable[..., RunContext[Any]]
     budget: IterationBudget | None
     imported: bool
 

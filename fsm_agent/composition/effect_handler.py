@@ -112,7 +112,7 @@ class EffectHandler:
         fence: Fence = NO_TURN,
         *,
         imported: bool = False,
-        scene: Callable[[], RunContext[Any]] = lambda: NOWHERE,
+        scene: Callable[..., RunContext[Any]] = lambda **more: replace(NOWHERE, **more),
         answers: Answers | None = None,
         features: Sequence[Extension] = (),
     ) -> None:
@@ -459,7 +459,7 @@ class EffectHandler:
             return await services.programs.begun(self._turn_id, request, run)
         by_program = self._made_by_program(request.call_id)
         if not services.agent_tools.handles(request.name):
-            scene = replace(self.scene(), tell=self._say, attempt=1 + (request.key in self.cut_off))
+            scene = self.scene(tell=self._say, attempt=1 + (request.key in self.cut_off))
             ended = await services.tools.run(request, interrupted, scene, self._note_bug)
             if isinstance(ended, NotYet) and by_program:
                 return ToolOutcome(request.call_id, "error", NO_PROGRAM_WAITS)

@@ -26,7 +26,7 @@ from fsm_agent.conversation.messages import ModelReply
 from fsm_agent.providers.choose import Choice
 from fsm_agent.runtime.budget import RequestCap
 from fsm_agent.runtime.callbacks import Callbacks
-from fsm_agent.runtime.clock import Finish, Stopwatch, wait_with_deadline
+from fsm_agent.runtime.clock import Deadline, Finish, Stopwatch, wait_with_deadline
 from fsm_agent.runtime.events import (
     TURN,
     CallBegun,
@@ -186,21 +186,24 @@ class ModelCaller:
         backend = (
             services.backends.current if request.auxiliary is None else services.auxiliary[request.auxiliary]
         )
-        work = asyncio.ensure_future(call_port(backend.port, request.request, sink))
-        try:
-            finish = await wait_with_deadline(
-                work,
-                left=lambda: min(request.stale_after - sink.silence(), most - total.elapsed()),
-                interrupted=interrupted,
-                poll=services.settings.poll.control,
-                tick=heartbeat.tick,
-            )
-        finally:  # also when the turn's own task is canceled: no request outlives it
-            if not work.done():
-                work.cancel()
-                await asyncio.wait({work})
+        reply: ModelReply | Failure | None = None
+        with Deadline(
+            lambda: min(request.stale_after - sink.silence(), most - total.elapsed()),
+            interrupted,
+            poll=services.settings.poll.control,
+            tick=heartbeat.tick,
+        ) as deadline:
+            try:
+                reply = await call_port(backend.port, request.request, sink)
+            except Exception as error:
+                what, kind = one_line(repr(error)), type(error).__name__
+                reply = Failure("local", what, exception=kind, sent=sink.sent)
         sink.close()
-        outcome = self._outcome(request, sink, finish, work)
+        if deadline.finish == "done":
+            assert reply is not None
+            outcome: ModelReply | Failure | Cancelled = reply
+        else:
+            outcome = self._broken_off(request, sink, deadline.finish)
         if not _is_continued(outcome):
             self._partial = None
         if sink.told:
@@ -227,22 +230,6 @@ class ModelCaller:
             )
         return self._partial
 
-    def _outcome(
-        self,
-        request: CallModel,
-        sink: StreamAccumulator,
-        finish: Finish,
-        work: asyncio.Future[ModelReply | Failure],
-    ) -> ModelReply | Failure | Cancelled:
-        if finish == "interrupted":
-            return Cancelled(sink.shown, sink.thoughts, sent=sink.sent)
-        if finish == "late":
-            return self._stale(request, sink)
-        if (error := work.exception()) is not None:
-            kind = type(error).__name__
-            return Failure("local", one_line(repr(error)), exception=kind, sent=sink.sent)
-        return work.result()
-
     def _came_back(self, reply: ModelReply | Failure | Cancelled) -> ModelReply | Failure | Cancelled:
         """Prepare the reply for states: clean its text, or add the available key options to a failure."""
         services = self._services
@@ -255,9 +242,13 @@ class ModelCaller:
             )
         return reply
 
-    def _stale(self, request: CallModel, sink: StreamAccumulator) -> ModelReply | Failure:
-        """Return the outcome of a request killed by the watchdog. Visible text is kept and continued: asking
-        again would show it twice."""
+    def _broken_off(
+        self, request: CallModel, sink: StreamAccumulator, finish: Finish
+    ) -> ModelReply | Failure | Cancelled:
+        """Return the outcome of a request that a person or the watchdog ended. Visible text is kept and
+        continued: asking again would show it twice."""
+        if finish == "interrupted":
+            return Cancelled(sink.shown, sink.thoughts, sent=sink.sent)
         if sink.shown and not sink.tool_begun:
             return ModelReply(sink.shown, sink.thoughts, finish=None, cut=True)
         if self.left() <= 0:

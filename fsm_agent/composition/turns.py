@@ -406,13 +406,12 @@ class AgentTurns:
         if output is not None:
             output.refuse_without(deps)
 
-        def scene() -> RunContext[Any]:
+        def scene(**more: Any) -> RunContext[Any]:
             most = state.limits.get("iterations")
             left = None if most is None else max(0, most - state.count("iterations"))
             names = tuple(tool.name for tool in state.setup.tools)
-            return RunContext(
-                deps, state.session_id, state.turn_id, state.task_id, iterations_left=left, tools=names
-            )
+            ids = state.session_id, state.turn_id, state.task_id
+            return RunContext(deps, *ids, iterations_left=left, tools=names, **more)
 
         return EffectHandler(
             self.services,

@@ -83,11 +83,13 @@ class _Coercer:
             return value
         if "$ref" in schema:
             value = self.fit(value, self.resolve(schema["$ref"]), depth + 1)
-        for part in _list(schema.get("allOf")):
-            value = self.fit(value, part, depth + 1)
-        branches = _list(schema.get("anyOf")) or _list(schema.get("oneOf"))
-        if branches:
-            value = self.fit_any(value, branches, depth + 1)
+        match schema:
+            case {"allOf": [*parts]}:
+                for part in parts:
+                    value = self.fit(value, part, depth + 1)
+        match schema:
+            case {"anyOf": [_, *_] as branches} | {"oneOf": [_, *_] as branches}:
+                value = self.fit_any(value, branches, depth + 1)
         types = _types(schema)
         if "null" in types and value == "null" and value not in _list(schema.get("enum")):
             return None

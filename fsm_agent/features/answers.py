@@ -62,7 +62,7 @@ class Answers(Part):
         clock: Clock,
         settings: Settings,
         signals: TurnInbox,
-        scene: Callable[[], RunContext[Any]],
+        scene: Callable[..., RunContext[Any]],
     ) -> None:
         self._kind, self._clock, self._scene = kind, clock, scene
         self._settings, self._signals = settings, signals

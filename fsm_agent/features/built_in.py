@@ -107,7 +107,7 @@ def output_type_again(
     return output_type_again(stored, given, agents, settings)
 
 
-def answers_of(kind: OutputType[Any], ground: Ground, scene: Callable[[], RunContext[Any]]) -> Answers:
+def answers_of(kind: OutputType[Any], ground: Ground, scene: Callable[..., RunContext[Any]]) -> Answers:
     """Return the feature of a turn with a typed answer."""
     from fsm_agent.features.answers import Answers
 

@@ -141,7 +141,7 @@ class HookCalls(Extension):
 
     async def request(self, here: Here, shown: ShowRequest) -> RequestChanged:
         """Return the changes of the hooks to a request."""
-        context, runtime = replace(here.scene(), attempt=shown.attempt), self._ground.backends.runtime()
+        context, runtime = here.scene(attempt=shown.attempt), self._ground.backends.runtime()
         changed, body = RequestChanged(), shown.request.body
         for hook in self._with("before_request"):
             seen = ShownRequest(replace(shown.request, body=body), runtime, shown.attempt)
@@ -166,7 +166,7 @@ class HookCalls(Extension):
 
     async def call(self, here: Here, shown: ShowCall) -> CallChanged | NotYet:
         """Return the changes of the hooks to a call, or suspend it."""
-        context = replace(here.scene(), call_id=shown.call_id)
+        context = here.scene(call_id=shown.call_id)
         arguments = shown.arguments
         by: tuple[str, ...] = ()
         for hook in self._with("before_tool"):
@@ -379,10 +379,10 @@ class _Asked(Part):
         reply = await call_next(request)
         hooks, asked = self._hooks, request.request.purpose == "turn"
         if isinstance(reply, ModelReply) and asked and hooks.tells("after_request"):
-            context = replace(self._here.scene(), attempt=request.attempt)
+            context = self._here.scene(attempt=request.attempt)
             return (await hooks.reply(context, reply)).cleaned()
         if isinstance(reply, Failure) and hooks.tells("on_error"):
-            hooks.tell("on_error", replace(self._here.scene(), attempt=request.attempt), reply.message)
+            hooks.tell("on_error", self._here.scene(attempt=request.attempt), reply.message)
         return reply
 
     async def _result(self, request: RunTool | AnswerProgram, turn: Any, call_next: Perform) -> Any:
@@ -392,7 +392,7 @@ class _Asked(Part):
         outcome = await call_next(request)
         if call is None or not isinstance(outcome, ToolOutcome):
             return outcome
-        context = replace(self._here.scene(), call_id=call.call_id)
+        context = self._here.scene(call_id=call.call_id)
         if hooks.tells("on_error") and outcome.status != "ok":
             hooks.tell("on_error", context, outcome.text)
         return await hooks.result(context, call, outcome) if hooks.tells("after_tool") else outcome

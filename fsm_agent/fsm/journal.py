@@ -272,21 +272,22 @@ KEPT, ADDED, SET, GONE, IN = "kept", "added", "set", "gone", "in"
 def difference(before: Any, after: Any) -> Any:
     """Return ``after`` as a change of ``before``: ``{"to": …}`` for a new value, else what to append to a
     list, or what to set, drop and change in an object."""
-    if not before or type(before) is not type(after):
+    kind = type(after)
+    if not before or type(before) is not kind:
         return {"to": after}
-    if isinstance(after, list):
+    if kind is list:
         alike = _common(before, after)
         return {KEPT: alike, ADDED: after[alike:]} if alike else {"to": after}
-    if isinstance(after, dict):
+    if kind is dict:
         put, inner = {}, {}
         for key, value in after.items():
             if key in before and before[key] == value:
                 continue
-            nested = key in before and isinstance(value, list | dict)
-            if nested and "to" not in (change := difference(before[key], value)):
-                inner[key] = change
-            else:
+            change = difference(before.get(key), value)
+            if "to" in change:
                 put[key] = value
+            else:
+                inner[key] = change
         kept = [key for key in before if key in after]
         gone = [key for key in before if key not in after]
         smaller = inner or len(put) + len(gone) < len(after)
@@ -355,8 +356,7 @@ class Tracker:
             before, after = self._written[name], codec.encode(value)
             self._held[place], self._written[name] = value if codec.frozen else codec.held(value), after
             if after != before:
-                nested = isinstance(after, list | dict)
-                changed[name] = difference(before, after) if nested else {"to": after}
+                changed[name] = difference(before, after)
         return changed
 
 

@@ -144,20 +144,22 @@ class CallSlots:
 
     def feed(self, delta: Mapping[str, Any]) -> str | None:
         """Process one delta. Return the call's name if this delta revealed it."""
-        call_id, function = id_of(delta.get("id")), mapping_of(delta.get("function"))
-        name = text_of(function.get("name"))[:NAME_CHARACTERS]
+        call_id, name, arguments = id_of(delta.get("id")), "", None
+        match delta:
+            case {"function": dict(function)}:
+                name, arguments = text_of(function.get("name"))[:NAME_CHARACTERS], function.get("arguments")
         slot = self._slot(delta.get("index"), call_id, name)
         slot.id = slot.id or call_id
         self._by_id.setdefault(slot.id, slot)
         known, slot.name = bool(slot.name), name or slot.name
-        arguments = function.get("arguments")
         if isinstance(arguments, str):
             slot.pieces.append(arguments)
         elif arguments is not None:
             slot.pieces = [json.dumps(arguments, ensure_ascii=False)]
         self.newest = slot.name, "" if arguments is None else slot.pieces[-1]
-        if isinstance(extra := delta.get("extra_content"), Mapping):
-            slot.extra = extra
+        match delta:
+            case {"extra_content": dict(extra)}:
+                slot.extra = extra
         return slot.name if slot.name and not known else None
 
     def calls(self) -> tuple[ToolCall, ...]:
@@ -241,17 +243,20 @@ class ChatReply:
         self._model = text_of(chunk.get("model")) or self._model
         if usage := chunk.get("usage"):
             self.usage = usage_from(usage) or self.usage
-        for choice in mappings_of(chunk.get("choices")):
-            if choice.get("index") in (0, None):
-                self._choice(choice)
+        match chunk.get("choices"):
+            case [*choices]:
+                for choice in choices:
+                    if isinstance(choice, dict) and choice.get("index") in (0, None):
+                        self._choice(choice)
 
     def _choice(self, choice: Mapping[str, Any]) -> None:
         delta = choice.get("delta") or _number_calls(choice.get("message"))
         if isinstance(delta, dict):
             self._delta(delta)
-        if isinstance(reason := choice.get("finish_reason"), str) and reason:
-            reason = reason.lower()
-            self._finish = None if reason in _BROKEN else _FINISH.get(reason, "stop")
+        match choice:
+            case {"finish_reason": str(reason)} if reason:
+                reason = reason.lower()
+                self._finish = None if reason in _BROKEN else _FINISH.get(reason, "stop")
 
     def _delta(self, delta: Mapping[str, Any]) -> None:
         text, thinking = split_content(delta.get("content"))
@@ -263,12 +268,19 @@ class ChatReply:
         if text:
             self._text.append(text)
             self._sink.text(text)
-        if refusal := text_of(delta.get("refusal")):
-            self._refusal.append(refusal)
-        for call in mappings_of(delta.get("tool_calls")):
-            if name := self._calls.feed(call):
-                self._sink.tool(name)
-            self._sink.arguments(*self._calls.newest)
+        match delta:
+            case {"refusal": str(refusal)} if refusal:
+                self._refusal.append(refusal)
+        match delta:
+            case {"tool_calls": [*calls]}:
+                for call in calls:
+                    if isinstance(call, dict):
+                        self._call(call)
+
+    def _call(self, delta: Mapping[str, Any]) -> None:
+        if name := self._calls.feed(delta):
+            self._sink.tool(name)
+        self._sink.arguments(*self._calls.newest)
 
     def end(self, failure: Failure | None = None) -> ModelReply | Failure:
         """Return the reply or a failure once the stream has ended; ``failure`` is the error that broke it

@@ -121,8 +121,7 @@ def _says(wire: Any, *names: str) -> TypeGuard[Mapping[str, Any]]:
 
 def _is_count(value: Any) -> bool:
     """Return whether this is a plausible token count: whole (perhaps as a float) and within bounds."""
-    number = isinstance(value, (int, float)) and not isinstance(value, bool)
-    return number and 0 <= value <= MOST_TOKENS and value == int(value)
+    return type(value) in (int, float) and 0 <= value <= MOST_TOKENS and value == int(value)
 
 
 # Limits on one reply of a provider. They are not settings: a larger reply is an attack, or a new kind of

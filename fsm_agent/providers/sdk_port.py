@@ -17,7 +17,7 @@ import threading
 import time
 import weakref
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Callable, Hashable, Iterable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import replace
@@ -34,7 +34,16 @@ from fsm_agent.providers.reply_values import (
     too_much,
     within_limits,
 )
-from fsm_agent.providers.transport import AioClient, BadBody, departing, origin_of, renew
+from fsm_agent.providers.transport import (
+    AioClient,
+    BadBody,
+    BoundedBody,
+    Departure,
+    departing,
+    origin_of,
+    renew,
+)
+from fsm_agent.runtime.clock import Deadline
 from fsm_agent.runtime.ports import StreamSink
 from fsm_agent.support.texts import OverlyNestedError, json_of
 
@@ -266,17 +275,19 @@ class SdkPort(ABC):
     async def call(self, request: ModelRequest, sink: StreamSink) -> ModelReply | Failure:
         """Send one request and report its deltas. Raises only ``CancelledError``, after closing the
         connection."""
-        growing, departure = self._stream_parser(sink), departing()
+        growing, departure = self._stream_parser(sink), departing(self._total, self._timeouts[1])
         try:
-            async with asyncio.timeout(self._total) as limit:
+            with Deadline(departure.remaining, poll=departure.read) as deadline:
                 response = await self._send(await self.ready(), request)
                 self._tell_limits(response.headers, sink)
                 try:
                     if not _is_stream(request, response.headers.get("content-type", "")):
                         return self._read(await response.aread(), sink)
-                    failure = await self._read_stream(growing, aiter(response.stream), limit)
+                    failure = await self._read_stream(growing, response.stream, departure, deadline)
                 finally:
                     await response.aclose()
+            if deadline.finish == "late":
+                raise departure.late()
         except asyncio.CancelledError:
             if not departure.left:
                 sink.unsent()
@@ -287,17 +298,19 @@ class SdkPort(ABC):
         return growing.end(failure) if failure is not None else within_limits(growing.end())
 
     async def _read_stream(
-        self, growing: GrowingReply, body: AsyncIterator[bytes], limit: asyncio.Timeout
+        self, growing: GrowingReply, body: BoundedBody, departure: Departure, deadline: Deadline
     ) -> Failure | None:
         """Read a stream to its end. Return a failure if it contained an error or too many events."""
-        lines, count = self._events(), 0
-        async for piece in body:
+        lines, count, pieces = self._events(), 0, aiter(body)
+        async for piece in pieces:
+            departure.heard = departure.now()
             for data in lines.feed(piece):
                 if data.startswith(DONE):
-                    with suppress(Exception):
-                        async with asyncio.timeout(REST):
-                            async for _ in body:
-                                pass
+                    if not body.arrived:
+                        with suppress(Exception):
+                            async with asyncio.timeout(REST):
+                                async for _ in pieces:
+                                    pass
                     return None
                 if (count := count + 1) > EVENTS:
                     return too_much(f"it sent more than {EVENTS:,} events")
@@ -307,7 +320,8 @@ class SdkPort(ABC):
                     return failure
                 growing.feed(event)
             if growing.finished:
-                limit.reschedule(asyncio.get_running_loop().time() + self._linger)
+                departure.ends = departure.heard + self._linger
+                deadline.look_again()
         return None
 
     def _tell_limits(self, headers: Mapping[str, str], sink: StreamSink) -> None:

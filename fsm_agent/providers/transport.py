@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import math
 import re
 import selectors
 import ssl
@@ -39,22 +40,40 @@ DEPARTURE: ContextVar[Departure] = ContextVar("fsm_agent_departure")
 
 
 class Departure:
-    """``left``: the first byte was handed to its connection; the provider may have the request."""
+    """The times of one call, by the clock of the loop, ``now``. ``heard``: when the request left or something
+    last arrived; infinite before the first byte is handed to its connection, because the provider cannot have
+    the request. ``ends``: when the call must be over; ``read``: seconds allowed between two arrivals."""
 
-    def __init__(self) -> None:
-        self.left = False
+    def __init__(self, total: float | None, read: float | None) -> None:
+        self.now, self.heard = asyncio.get_running_loop().time, math.inf
+        self.ends = math.inf if total is None else self.now() + total
+        self.read = math.inf if read is None else read
+
+    @property
+    def left(self) -> bool:
+        """Whether the provider may have the request."""
+        return self.heard < math.inf
+
+    def remaining(self) -> float:
+        """Return the seconds left."""
+        return min(self.ends, self.heard + self.read) - self.now()
+
+    def late(self) -> Exception:
+        """Return the error for a call without remaining seconds."""
+        silent = httpx2.ReadTimeout(f"nothing arrived for {self.read:g} s")
+        return TimeoutError() if self.ends <= self.now() else silent
 
     async def trace(self, event: str, info: Mapping[str, Any]) -> None:
         """Observe each step of httpcore, which sends requests through a SOCKS proxy (``CheckedConnector``
         covers all others). Nothing is awaited between this call and the write itself. A proxy's CONNECT
         request does not count as the request."""
         if event.endswith(".send_request_headers.started") and info["request"].method != b"CONNECT":
-            self.left = True
+            self.heard = self.now()
 
 
-def departing() -> Departure:
-    """Start tracking the one request that the current task makes next."""
-    departure = Departure()
+def departing(total: float | None, read: float | None) -> Departure:
+    """Start tracking the one request that the current task makes next, within these limits in seconds."""
+    departure = Departure(total, read)
     DEPARTURE.set(departure)
     return departure
 
@@ -106,7 +125,8 @@ class CheckedConnector(aiohttp.TCPConnector):
                 self._keeps_promises = True
                 break
             connection.close()
-        DEPARTURE.get().left = True
+        departure = DEPARTURE.get()
+        departure.heard = departure.now()
         return connection
 
 
@@ -229,7 +249,7 @@ class _translate_errors:  # noqa: N801 - it is used as a function is
         pass
 
     def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
-        for theirs, ours in _MEANINGS if error is not None else ():
+        for theirs, ours in _MEANINGS if isinstance(error, Exception) else ():
             if isinstance(error, theirs):
                 cause = getattr(error, "os_error", None) or error  # without aiohttp's words about TLS
                 raise ours(str(cause) or type(error).__name__) from cause
@@ -246,6 +266,11 @@ class AioBody(httpx2.AsyncByteStream):
         with _translate_errors():
             while piece := await self._response.content.readany():
                 yield piece
+
+    @property
+    def arrived(self) -> bool:
+        """Whether the body has fully arrived, read or not."""
+        return self._response.content.is_eof()
 
     async def aclose(self) -> None:
         """Close the connection, unless the body has fully arrived."""
@@ -278,8 +303,7 @@ class AioTransport(httpx2.AsyncBaseTransport):
                 through["proxy_headers"] = self._for_proxy
             else:
                 headers.update(self._for_proxy)
-        body, limits = await request.aread(), request.extensions.get("timeout", {})
-        connect = limits.get("connect")
+        body, connect = await request.aread(), request.extensions.get("timeout", {}).get("connect")
         with _translate_errors():
             response = await (await self._session(origin_of(request.url))).request(
                 request.method,
@@ -287,9 +311,7 @@ class AioTransport(httpx2.AsyncBaseTransport):
                 headers=headers,
                 data=body if len(body) <= AT_ONCE else BytesIO(body),
                 allow_redirects=False,
-                timeout=aiohttp.ClientTimeout(
-                    connect=connect, sock_connect=connect, sock_read=limits.get("read")
-                ),
+                timeout=aiohttp.ClientTimeout(connect=connect, sock_connect=connect),
                 **through,
             )
         return httpx2.Response(
@@ -332,7 +354,6 @@ class AioClient(httpx2.AsyncClient):
         most = WHOLE_BYTES if "json" in kind or "html" in kind else STREAM_BYTES
         refused = not response.is_success
         response.stream = BoundedBody(response, ERROR_BYTES if refused else most, cut=refused)
-        response.headers.pop("content-encoding", None)
         response.encoding = "utf-8"  # as JSON is, whatever charset a header declares
         if not stream:
             await response.aread()
@@ -434,7 +455,7 @@ class BoundedBody(httpx2.AsyncByteStream):
     def __init__(self, response: httpx2.Response, most: int, *, cut: bool = False) -> None:
         assert isinstance(response.stream, httpx2.AsyncByteStream)
         self._stream = response.stream
-        self._encoding = response.headers.get("content-encoding", "identity").strip().lower()
+        self._encoding = response.headers.pop("content-encoding", "identity").strip().lower()
         self._most, self._cut = most, cut
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
@@ -458,6 +479,11 @@ class BoundedBody(httpx2.AsyncByteStream):
         except BadBody:
             if not self._cut:
                 raise
+
+    @property
+    def arrived(self) -> bool:
+        """Whether the body is known to have fully arrived, read or not."""
+        return isinstance(self._stream, AioBody) and self._stream.arrived
 
     async def aclose(self) -> None:
         """Close the connection, unless the body was read to its end."""

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import math
 import random
 import time
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, Self
 
 from fsm_agent.errors import ConfigError
 from fsm_agent.runtime.ports import Clock
@@ -130,67 +131,90 @@ class Stopwatch:
         return max(self._clock.now() - self._now, time.monotonic() - self._machine)
 
 
-async def wait_with_deadline(
-    work: asyncio.Future[Any],
-    *,
-    left: Callable[[], float],
-    interrupted: asyncio.Event,
-    poll: float = 0.3,
-    tick: Callable[[], None] | None = None,
-) -> Finish:
-    """Wait until ``work`` is done, ``left()`` returns no remaining seconds, or ``interrupted`` is set.
+class Deadline:
+    """Ends its block, by canceling the task as ``asyncio.timeout`` does, when ``left()`` returns no remaining
+    seconds or ``interrupted`` is set; ``finish`` is then ``late`` or ``interrupted``.
 
-    ``left`` is called every ``poll`` seconds and when the remaining time is up. ``work`` keeps running:
-    cancelling it is the caller's decision. ``tick`` is called at every poll."""
-    race = _Race(left, poll, tick)
-    stop = asyncio.ensure_future(interrupted.wait())
-    work.add_done_callback(race.done)
-    stop.add_done_callback(race.interrupted)
-    try:
-        finish = await race.over
-        return "done" if work.done() else finish
-    finally:
-        race.timer.cancel()
-        work.remove_done_callback(race.done)
-        stop.remove_done_callback(race.interrupted)
-        stop.cancel()
+    ``left`` is called every ``poll`` seconds and when the remaining time is up, ``tick`` at every poll. Both
+    are called by a timer of the loop that wakes no task, so a waiting turn costs little, and a limit that
+    moves further away needs no new timer."""
 
-
-class _Race:
-    """Waits for the first of several ends. A poll is a timer of the loop that wakes no task, so a waiting
-    turn costs little."""
-
-    __slots__ = ("_left", "_loop", "_poll", "_tick", "over", "timer")
-
-    def __init__(self, left: Callable[[], float], poll: float, tick: Callable[[], None] | None) -> None:
+    def __init__(
+        self,
+        left: Callable[[], float],
+        interrupted: asyncio.Event | None = None,
+        *,
+        poll: float = math.inf,
+        tick: Callable[[], None] | None = None,
+    ) -> None:
         self._left, self._poll, self._tick = left, poll, tick
-        self._loop = asyncio.get_running_loop()
-        self.over: asyncio.Future[Finish] = self._loop.create_future()
-        self.timer = self._look_later()
+        self._loop, self._task = asyncio.get_running_loop(), asyncio.current_task()
+        self._stop = None if interrupted is None else asyncio.ensure_future(interrupted.wait())
+        self._error: Exception | None = None
+        self.finish: Finish = "done"
 
-    def done(self, work: asyncio.Future[Any]) -> None:
-        self._decide("done")
+    def __enter__(self) -> Self:
+        assert self._task is not None
+        self._cancelling = self._task.cancelling()
+        if self._stop is not None:
+            self._stop.add_done_callback(self._interrupt)
+        self._look_later()
+        return self
 
-    def interrupted(self, stop: asyncio.Future[Any]) -> None:
-        self._decide("interrupted")
+    def __exit__(self, kind: type[BaseException] | None, error: object, trace: object) -> bool:
+        self._timer.cancel()
+        if self._stop is not None:
+            self._stop.remove_done_callback(self._interrupt)
+            self._stop.cancel()
+        if self.finish == "done":
+            return False
+        assert self._task is not None
+        ours = self._task.uncancel() <= self._cancelling and kind is asyncio.CancelledError
+        if self._error is not None:
+            raise self._error
+        return ours
 
-    def _decide(self, finish: Finish) -> None:
-        if not self.over.done():
-            self.over.set_result(finish)
+    def look_again(self) -> None:
+        """Notice that fewer seconds are left than before."""
+        self._timer.cancel()
+        self._look_later()
 
-    def _look_later(self) -> asyncio.TimerHandle:
-        return self._loop.call_later(min(self._poll, max(_SHORTEST, self._left())), self._look)
+    def _look_later(self) -> None:
+        self._timer = self._loop.call_later(min(self._poll, max(_SHORTEST, self._left())), self._look)
 
     def _look(self) -> None:
         try:
             if self._left() <= 0:
-                return self._decide("late")
+                return self._end("late")
             if self._tick is not None:
                 self._tick()
-            self.timer = self._look_later()
-        except Exception as error:  # raised where the result is awaited
-            if not self.over.done():
-                self.over.set_exception(error)
+            self._look_later()
+        except Exception as error:  # raised where the block ends
+            self._error = error
+            self._end("late")
+
+    def _interrupt(self, stop: asyncio.Future[Any]) -> None:
+        self._end("interrupted")
+
+    def _end(self, finish: Finish) -> None:
+        if self.finish == "done" and self._task is not None:
+            self.finish = finish
+            self._task.cancel()
+
+
+async def wait_with_deadline(
+    work: asyncio.Future[Any],
+    *,
+    left: Callable[[], float],
+    interrupted: asyncio.Event | None,
+    poll: float = 0.3,
+    tick: Callable[[], None] | None = None,
+) -> Finish:
+    """Wait until ``work`` is done, or a ``Deadline`` with the other arguments ends the wait. ``work`` keeps
+    running: canceling it is the caller's decision."""
+    with Deadline(left, interrupted, poll=poll, tick=tick) as deadline:
+        await asyncio.wait({work})
+    return "done" if work.done() else deadline.finish
 
 
 class UsersCode:
@@ -219,9 +243,8 @@ class UsersCode:
             return None, ""
         watch = Stopwatch(self._clock)
         future = asyncio.ensure_future(work) if here else asyncio.wrap_future(LOOP.submit(work))
-        stop = interrupted or asyncio.Event()
         finish = await wait_with_deadline(
-            future, left=lambda: seconds - watch.elapsed(), interrupted=stop, poll=self._poll
+            future, left=lambda: seconds - watch.elapsed(), interrupted=interrupted, poll=self._poll
         )
         if finish != "done":
             future.cancel()

@@ -245,9 +245,11 @@ def json_of(text: str, decoder: json.JSONDecoder = _JSON_DECODER) -> Any:
     if brackets > MAX_JSON_BRACKETS:
         raise OverlyNestedError(f"it has more than {MAX_JSON_BRACKETS:,} brackets")
     try:
-        value = decoder.decode(text)
+        value, end = decoder.raw_decode(text := text.strip(" \t\n\r"))
     except RecursionError:
         raise OverlyNestedError(f"it is nested in more than {MAX_JSON_DEPTH} levels") from None
+    if end != len(text):
+        raise json.JSONDecodeError("Extra data", text, end)
     return value if brackets <= MAX_JSON_DEPTH else parse_json(value)
 
 

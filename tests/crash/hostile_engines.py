@@ -3,12 +3,15 @@ every one of them."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Mapping
+import sys
+from collections.abc import Callable, Generator
 from typing import Any
+
+import httpx2
 
 from fsm_agent.composition import model_caller, turn_wiring
 from fsm_agent.fsm.runner import Standing
-from fsm_agent.providers import sdk_port
+from fsm_agent.providers.transport import AioClient, BoundedBody
 
 
 def second_request() -> None:
@@ -56,15 +59,13 @@ def counter_reset() -> None:
 
 def redirects_followed() -> None:
     """The client follows every redirect, and nothing checks the replies on the way."""
-    made = sdk_port.http_client
 
-    def following(headers: Mapping[str, str]) -> Any:
-        client = made(headers)
-        client.follow_redirects = True
-        client.event_hooks = {**client.event_hooks, "response": []}
-        return client
+    async def following(self: AioClient, request: httpx2.Request, **options: Any) -> httpx2.Response:
+        response = await httpx2.AsyncClient.send(self, request, **{**options, "follow_redirects": True})
+        response.stream = BoundedBody(response, sys.maxsize)
+        return response
 
-    sdk_port.http_client = following
+    AioClient.send = following
 
 
 FAULTS: dict[str, Callable[[], None]] = {

@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Generator
 from contextvars import copy_context
+from functools import partial
 from typing import Any
 
 import pytest
 
-from fsm_agent.runtime.clock import Finish, wait_with_deadline
+from fsm_agent.fsm.pause_point import TurnInbox
+from fsm_agent.runtime.clock import Deadline, Finish, wait_with_deadline
 from fsm_agent.runtime.events import EVERYWHERE, TURN, Stream, running
 
 
@@ -21,13 +23,18 @@ class Resumed:
 
     def __await__(self) -> Generator[Any, Any, Finish]:
         steps = self._awaited.__await__()
+        resume = partial(next, steps)
         while True:
             self.times += 1
             try:
-                pending = next(steps)
+                pending = resume()
             except StopIteration as stop:
                 return stop.value
-            yield pending
+            try:
+                yield pending
+                resume = partial(next, steps)
+            except BaseException as error:
+                resume = partial(steps.throw, error)
 
 
 def raced(
@@ -72,6 +79,41 @@ def test_an_error_while_polling_reaches_the_waiting_task() -> None:
 
     with pytest.raises(LookupError, match="a bug"):
         raced(9, lambda: 9, tick=fails)
+
+
+async def test_a_deadline_ends_its_block_and_a_cancellation_goes_through_it() -> None:
+    now = asyncio.get_running_loop().time
+    until = now() + 0.01
+    with Deadline(lambda: until - now()) as deadline:
+        await asyncio.sleep(9)
+    assert deadline.finish == "late"
+
+    async def guarded() -> None:
+        with Deadline(lambda: 9.0):
+            await asyncio.sleep(9)
+
+    task = asyncio.ensure_future(guarded())
+    await asyncio.sleep(0)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+
+
+async def test_a_deadline_that_comes_nearer_is_noticed() -> None:
+    left = 9.0
+    with Deadline(lambda: left) as deadline:
+        left = 0.0
+        deadline.look_again()
+        await asyncio.sleep(9)
+    assert deadline.finish == "late"
+
+
+async def test_every_wait_for_an_interrupt_ends_with_it() -> None:
+    interrupt = TurnInbox().event()
+    waits = [asyncio.ensure_future(interrupt.wait()) for _ in range(3)]
+    waits[0].cancel()
+    interrupt.set()
+    assert await asyncio.gather(*waits[1:], interrupt.wait()) == [True] * 3
 
 
 def test_a_turn_that_was_left_is_closed_in_another_context_without_a_word() -> None:

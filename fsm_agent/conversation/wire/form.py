@@ -189,17 +189,17 @@ OTHERS = ("input_audio", "file", "input_file", "document")
 
 def excess(value: Any) -> int:
     """Return the bytes of images, audio and files in a row's content beyond their estimated size."""
-    if isinstance(value, list):
-        return sum(excess(item) for item in value)
-    if not isinstance(value, dict):
-        return 0
-    if value.get("type") in IMAGES:
-        return len(dump(value)) - IMAGE_CHARS
-    if value.get("type") in OTHERS:
-        length = len(dump(value))
-        return length - max(IMAGE_CHARS, length // BYTES_PER_CHAR)
-    inner = (value.get("content"), value.get("output"))
-    return sum([excess(one) for one in inner if isinstance(one, (list, dict))])
+    match value:
+        case [*items]:
+            return sum(map(excess, items))
+        case {"type": kind} if kind in IMAGES:
+            return len(dump(value)) - IMAGE_CHARS
+        case {"type": kind} if kind in OTHERS:
+            length = len(dump(value))
+            return length - max(IMAGE_CHARS, length // BYTES_PER_CHAR)
+        case {"content": list() | dict() as inner} | {"output": list() | dict() as inner}:
+            return excess(inner)
+    return 0
 
 
 def without_patterns(schema: Any) -> Any:

@@ -328,7 +328,7 @@ def shorten_changes(delta: Mapping[str, Any]) -> dict[str, Any]:
     plain = {
         name: change["to"]
         for name, change in delta.items()
-        if name != ELSEWHERE and "to" in change and not isinstance(change["to"], dict)
+        if name != ELSEWHERE and "to" in change and type(change["to"]) is not dict
     }
     return {**delta, **plain}
 

@@ -305,7 +305,7 @@ class McpServer:
             await wait_with_deadline(
                 task,
                 left=lambda: seconds - watch.elapsed(),
-                interrupted=asyncio.Event(),
+                interrupted=None,
                 poll=self._around.poll,
             )
             return task.result() if task.done() else None

@@ -69,6 +69,18 @@ def dumps(value: object) -> str:
     return "".join(_encoded(value, 0))
 
 
+def compact_encoder(default: Coder, *, ascii_only: bool) -> Callable[[object, int], Iterable[str]]:
+    """Return the encoder that ``json.dumps`` would create for each call, created once: most values are
+    small. It is called with a value and 0, and yields the pieces of its JSON."""
+    made: Any = json.JSONEncoder(ensure_ascii=ascii_only, separators=(",", ":"), default=default)
+    if json.encoder.c_make_encoder is None:  # type: ignore[attr-defined]
+        return lambda value, level: made.iterencode(value)
+    quoted = json.encoder.encode_basestring_ascii if ascii_only else json.encoder.encode_basestring
+    return json.encoder.c_make_encoder(  # type: ignore[attr-defined, no-any-return]
+        None, default, quoted, None, ":", ",", False, False, True
+    )
+
+
 def _plain(value: object) -> object:
     """Convert custom mappings and sequences to plain ones, and a dataclass carried by a hook or an event
     (``Tell.values``) to an object of its fields. Reject everything else rather than store it as something
@@ -82,18 +94,7 @@ def _plain(value: object) -> object:
     raise TypeError(f"a {type(value).__name__} is not a JSON value: {value!r:.80}")
 
 
-def _encoder() -> Callable[[object, int], Iterable[str]]:
-    """Return the encoder that ``json.dumps`` would create for each call, created once: most values are
-    small."""
-    made: Any = json.JSONEncoder(separators=(",", ":"), default=_plain)
-    if json.encoder.c_make_encoder is None:  # type: ignore[attr-defined]
-        return lambda value, level: made.iterencode(value)
-    return json.encoder.c_make_encoder(  # type: ignore[attr-defined, no-any-return]
-        None, _plain, json.encoder.encode_basestring_ascii, None, ":", ",", False, False, True
-    )
-
-
-_encoded = _encoder()
+_encoded = compact_encoder(_plain, ascii_only=True)
 
 
 @functools.cache

@@ -30,6 +30,7 @@ from fsm_agent.conversation.parts import (
 )
 from fsm_agent.conversation.vendors import ReasoningFamily, family_of, issuer_of, runtime_family
 from fsm_agent.errors import ConfigError
+from fsm_agent.fsm.codec import compact_encoder
 from fsm_agent.settings import CacheTtl, Effort, RequestSettings
 from fsm_agent.support.media import IMAGE_TYPES, ImageBounds, UnusableMedia, fit_image
 from fsm_agent.support.texts import clean
@@ -161,10 +162,10 @@ def system_blocks(prompt: str, ephemeral: str, ttl: CacheTtl) -> list[dict[str, 
 
 def dump(value: Any) -> bytes:
     """Return compact JSON as UTF-8."""
-    return _COMPACT.encode(value).encode("utf-8", "replace")
+    return "".join(_compact(value, 0)).encode("utf-8", "replace")
 
 
-_COMPACT = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"))
+_compact = compact_encoder(json.JSONEncoder().default, ascii_only=False)
 
 
 def join_json(

@@ -434,10 +434,10 @@ def _skill(path: Path, inside: Path | None) -> Skill | str:
         if inside is not None and leads_out(path, inside):
             return f"its {SKILL_FILE} is a link that leads out of the project"
         with path.open(encoding="utf-8-sig", errors="replace") as file:
-            told = introduction(file.read(MAX_FRONT))
+            front = introduction(file.read(MAX_FRONT))
     except OSError as error:
         return f"its {SKILL_FILE} could not be read: {error.strerror or error}"
-    return told if isinstance(told, str) else Skill(*told, path.parent)
+    return front if isinstance(front, str) else Skill(*front, path.parent)
 
 
 def introduction(text: str) -> tuple[str, str] | str:

@@ -126,7 +126,7 @@ class EditorTalk:
         commands = dict(self._host.commands)
         if self._unfinished() is not None:
             commands[RESUME] = ("Continue the turn that was left unfinished", "")
-        self._view.tell(update_available_commands(_command(name, *told) for name, told in commands.items()))
+        self._view.tell(update_available_commands(_command(name, *info) for name, info in commands.items()))
 
     async def replay(self) -> None:
         """Send the transcript, and a note on an unfinished turn."""

@@ -93,8 +93,8 @@ def kind_of(name: str) -> ToolKind:
 
 def title_of(name: str, arguments: Mapping[str, Any]) -> str:
     """Return a one-line title: the tool, and the argument that says most."""
-    told = next((arguments[one] for one in TELLING if one in arguments), "")
-    words = one_line(visible(told if isinstance(told, str) else repr(told), lines=False), 120)
+    value = next((arguments[one] for one in TELLING if one in arguments), "")
+    words = one_line(visible(value if isinstance(value, str) else repr(value), lines=False), 120)
     tool = one_line(visible(name, lines=False), 80)
     return f"{tool} {inline(words)}" if words else tool
 

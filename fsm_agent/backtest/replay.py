@@ -231,9 +231,9 @@ def text_of_test(
 ) -> str:
     """Return the text of a test that plays ``recorded`` and expects these moves and this end. Values cannot
     inject code: only the test itself is code."""
-    told = f"Turn {turn_id}: {asked}\n\n{how}".replace("\\", "/").replace('"', "'")
+    docstring = f"Turn {turn_id}: {asked}\n\n{how}".replace("\\", "/").replace('"', "'")
     parts = [
-        f'"""{told}\n"""\n',
+        f'"""{docstring}\n"""\n',
         "from fsm_agent.backtest.replay import Replay\n",
         f"MOVES = {_literal(moves)}\n",
         f"MESSAGE = {_literal(recorded['message'])}\n",

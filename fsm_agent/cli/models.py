@@ -52,10 +52,10 @@ def show(
     if as_json:
         known: dict[str, Any] = asdict(choice.facts)
         known["reads"] = None if choice.facts.reads is None else sorted(choice.facts.reads)
-        told = {"model": name_of(choice), "known": known, "price": price and asdict(price)}
+        facts = {"model": name_of(choice), "known": known, "price": price and asdict(price)}
         listed = [asdict(fact) | {"until": learned.until(fact)} for fact in learned.all()]
         rests = [asdict(rest) for rest in learned.rests.all()]
-        print(json.dumps(told | {"learned": listed, "resting_keys": rests}))
+        print(json.dumps(facts | {"learned": listed, "resting_keys": rests}))
         return 0
     print(f"model    {clean(name_of(choice))}\nknown    {model_facts(choice)}")
     if price is not None:

@@ -163,8 +163,8 @@ def with_change(question: Question, change: str, encoding: str = "utf-8") -> tup
     shown = "\n".join(line[:1] + visible(line[1:], encoding) for line in lines)
     gutter = _gutter(lines)
     part = QuestionPart(CHANGE.ljust(len(gutter[-1])), shown, words=True)
-    told = replace(question, parts=(*others, part), lines=len(lines), characters=sum(map(len, lines)))
-    return told, gutter
+    changed = replace(question, parts=(*others, part), lines=len(lines), characters=sum(map(len, lines)))
+    return changed, gutter
 
 
 def _gutter(lines: Sequence[str]) -> list[str]:

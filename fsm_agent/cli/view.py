@@ -340,17 +340,17 @@ class ProgressView:
         said = ("" if status in ("ok", "error") else f"{status}: ") + (
             f"{lines:,} lines: " if lines > 1 else ""
         )
-        told = Text.assemble((f"    {mark} ", color), (preview(name, 40), "bold"))
+        line = Text.assemble((f"    {mark} ", color), (preview(name, 40), "bold"))
         shortened = Text(preview(arguments, room // 3))
         shortened.truncate(room // 3, overflow="ellipsis")
-        told.append(f"  {seconds(tool.elapsed if took is None else took)}", "dim").append(f"  {shortened}")
-        told.append(f"  → {said}", color_of_result)
-        left = max(20, room - told.cell_len)
-        told.append(preview(result, left if status == "ok" else max(left, _REASON)), color_of_result)
+        line.append(f"  {seconds(tool.elapsed if took is None else took)}", "dim").append(f"  {shortened}")
+        line.append(f"  → {said}", color_of_result)
+        left = max(20, room - line.cell_len)
+        line.append(preview(result, left if status == "ok" else max(left, _REASON)), color_of_result)
         if self.console.is_terminal and status == "ok":
-            told.truncate(room, overflow="ellipsis")
+            line.truncate(room, overflow="ellipsis")
         shown = [change] if change is not None and call_id not in self._seen else []
-        self.write(told, *shown)
+        self.write(line, *shown)
 
     def status(self, line: str) -> None:
         """Show a line about what the turn is doing."""

@@ -528,9 +528,9 @@ class EffectHandler:
 
     async def _tell(self, request: Tell) -> Done:
         if request.once:
-            if request in self._services.told:
+            if request in self._services.reported:
                 return Done()
-            self._services.told.add(request)
+            self._services.reported.add(request)
         self._services.callbacks.publish(CHANNELS[request.channel](*request.values))
         return Done()
 

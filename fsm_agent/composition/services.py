@@ -62,8 +62,8 @@ class Services:
     """Attributes are built in this order: each needs those above it. ``make`` builds child agents.
     ``features``: all extensions of the agent, outermost first, including its own; ``extensions``: those given
     as options; ``asks``: their requests. ``silences``: consecutive requests that went silent when the last
-    turn ended. ``told``: one-time messages already shown. ``debug``: bugs are raised. Raises ``ConfigError``
-    for unusable options."""
+    turn ended. ``reported``: one-time messages already shown. ``debug``: bugs are raised. Raises
+    ``ConfigError`` for unusable options."""
 
     def __init__(self, options: AgentOptions, make: Callable[[AgentOptions], ChildAgent]) -> None:
         if not re.fullmatch(NAME, options["name"]):
@@ -101,7 +101,7 @@ class Services:
         names = [*self.agent_tools.names, *self.tools.lasting_names]
         unusable = check_options(self.backends.runtimes(), settings.request, names)
         self.notices: Sequence[str] = (*filter(None, (opened,)), *notices, *unusable)
-        self.silences, self.told = 0, set[Tell]()
+        self.silences, self.reported = 0, set[Tell]()
 
 
 def _settings(options: AgentOptions, config: Config) -> Settings:
@@ -208,11 +208,11 @@ def _tools(made: Services) -> tuple[AgentTools, ToolRunner]:
         "interrupt_grace": settings.tool.interrupt_grace,
         "poll": settings.poll.control,
     }
-    told = made.callbacks
+    callbacks = made.callbacks
     return AgentTools(agent_level, **given), ToolRunner(
         [one for one in outer if not isinstance(one, AgentTool)],
         **given,
-        on_risk=lambda name, why: told.publish(ToolProgress("risk", name, "; ".join(why))),
+        on_risk=lambda name, why: callbacks.publish(ToolProgress("risk", name, "; ".join(why))),
         more=more,
         reserved=[tool.spec.name for tool in agent_level],
     )

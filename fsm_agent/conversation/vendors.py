@@ -231,11 +231,11 @@ def content_again(blocks: Iterable[Mapping[str, Any]], text: str) -> list[dict[s
         return None
     ended = [one.get("tool_use_id") for one in found]
     kept = [one for one in found if one["type"] != "server_tool_use" or one.get("id") in ended]
-    told = "".join(str(one.get("text", "")) for one in kept if one["type"] == "text")
-    if told.strip() == text.strip():
+    joined = "".join(str(one.get("text", "")) for one in kept if one["type"] == "text")
+    if joined.strip() == text.strip():
         return [one for one in kept if one["type"] != "text" or str(one.get("text", "")).strip()]
-    said = [{"type": "text", "text": text}] if text.strip() else []
-    return [*(one for one in kept if one["type"] != "text"), *said]
+    fallback = [{"type": "text", "text": text}] if text.strip() else []
+    return [*(one for one in kept if one["type"] != "text"), *fallback]
 
 
 def words_of(item: Mapping[str, Any]) -> str:

@@ -380,8 +380,8 @@ class LiveTurn:
                 self._within += 1
                 place = self._place._replace(attempt=self._attempt, within=self._within)
             self._count += 1
-            told = event_at(place, self.id, event.values, event.at)
-            self._events.append(Kept(self._count, self._count, place, told))
+            served = event_at(place, self.id, event.values, event.at)
+            self._events.append(Kept(self._count, self._count, place, served))
             if len(self._events) > MOST:
                 self._drop()
             self._wake()
@@ -399,10 +399,10 @@ class LiveTurn:
     def _end_exchange(self, exchange: Exchange) -> None:
         """Advance past an exchange. Calls with an outcome known beforehand, such as those of a dead process,
         did not run here and are published now."""
-        told = Place(exchange.seq, exchange.ordinal) < self.begin
+        earlier = Place(exchange.seq, exchange.ordinal) < self.begin
         replies = exchange.reply if isinstance(exchange.request, list) else [exchange.reply]
         for request, reply in zip(exchange.requests, replies, strict=True):
-            if told or not (isinstance(request, RunTool) and isinstance(reply, ToolOutcome)):
+            if earlier or not (isinstance(request, RunTool) and isinstance(reply, ToolOutcome)):
                 continue
             if request.call_id not in self._completed:
                 begun = ToolStart(request.call_id, request.name, request.arguments)

@@ -284,7 +284,7 @@ def _source(given: str) -> str:
     return "worker" if given == "python" else given
 
 
-TOLD_EVERY = 60.0
+REPORT_EVERY = 60.0
 """Seconds between reports of turns that wait for a worker with another table."""
 
 
@@ -306,7 +306,7 @@ class Worker:
         self._sweep, self._age = sweep, age
         self._attempts, self._releasing = OneAttempt(), set[asyncio.Task[None]]()
         self._settling: dict[int, Agent[Any, Any]] = {}
-        self._told: dict[str, float] = {}
+        self._reported: dict[str, float] = {}
         self._again: dict[str, tuple[float, float]] = {}
 
     async def run(self, slots: int, stop: asyncio.Event) -> None:
@@ -390,8 +390,8 @@ class Worker:
             elif now >= self._again.get(queued.id, (0.0, 0.0))[0]:
                 await self._submit_unannounced(Order(queued.session, queued.id, queued.digest), now)
         for digest, count in others.items():
-            if now - self._told.get(digest, 0.0) >= TOLD_EVERY:
-                self._told[digest] = now
+            if now - self._reported.get(digest, 0.0) >= REPORT_EVERY:
+                self._reported[digest] = now
                 wait = "turn waits" if count == 1 else "turns wait"
                 self._tell(f"{count} {wait} for a worker with table {digest}; this one has {DIGEST}")
         await forget_ended(self._store)

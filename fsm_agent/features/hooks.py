@@ -335,11 +335,11 @@ def _for(context: RunContext[Any], hook: Hooks) -> RunContext[Any]:
 
 def _resting(hook: Hooks, said: WakeAt, shown: ShowCall, due: float) -> NotYet:
     """Suspend the turn until then; when it resumes, the hook is called again."""
-    untold = CallChanged(
+    unstored = CallChanged(
         shown.arguments, "not run: it was to wait, and that cannot be written down", (_title(hook),)
     )
     digest = f"{_title(hook)} {due}"
-    return NotYet("timer", shown.call_id, shown.name, said.asked, (), digest, due, untold)
+    return NotYet("timer", shown.call_id, shown.name, said.asked, (), digest, due, unstored)
 
 
 def _wrong(hook: Hooks, said: Any, allowed: str) -> str:

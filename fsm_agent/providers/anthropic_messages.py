@@ -447,11 +447,11 @@ def _data_of(frame: bytes) -> str:
     buffer.add_data(frame)
     try:
         event = next(buffer)
-        told: Any = json_of(event.payload.decode() or "{}")
+        payload: Any = json_of(event.payload.decode() or "{}")
         if event.headers.get(":message-type") == "event":
-            return base64.b64decode(told.get("bytes") or "").decode()
+            return base64.b64decode(payload.get("bytes") or "").decode()
     except (ParserError, StopIteration, AttributeError, TypeError, ValueError) as error:
         raise BadBody(f"its answer is damaged: {error}") from None
     name = event.headers.get(":exception-type") or event.headers.get(":error-code") or "error"
-    words = told.get("message") or event.headers.get(":error-message") or ""
+    words = payload.get("message") or event.headers.get(":error-message") or ""
     return json.dumps({"type": "error", "error": {"type": name, "message": words}})

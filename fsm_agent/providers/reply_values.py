@@ -115,8 +115,8 @@ def _first(*values: Any) -> int:
 def _says(wire: Any, *names: str) -> TypeGuard[Mapping[str, Any]]:
     """Return whether the object has any of these counts, and all of them are plausible. One impossible figure
     makes the others worthless."""
-    told = [wire[name] for name in names if wire.get(name) is not None] if isinstance(wire, Mapping) else []
-    return bool(told) and all(map(_is_count, told))
+    counts = [wire[name] for name in names if wire.get(name) is not None] if isinstance(wire, Mapping) else []
+    return bool(counts) and all(map(_is_count, counts))
 
 
 def _is_count(value: Any) -> bool:

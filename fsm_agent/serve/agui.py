@@ -99,7 +99,7 @@ class AgUiDoor(Door):
         """Run the agent, and stream its events."""
         caller, given = caller_of(request), read_input(await json_body(request))
         run = await self._begun(caller, given)
-        return EventStream(self._told(caller, run), lambda error: _failed(run, error))
+        return EventStream(self._stream(caller, run), lambda error: _failed(run, error))
 
     async def _begun(self, caller: Caller, given: RunAgentInput) -> Run:
         caller.need("run")
@@ -135,21 +135,21 @@ class AgUiDoor(Door):
         turn = await self._service.start(
             caller, content_of(last), given.thread_id, turn_id=given.run_id, **options
         )
-        told = given.messages if whole else [*messages_of(rows, given.thread_id), last]
-        return Run(given.thread_id, _translator(given, told), turn, snapshot=not whole)
+        messages = given.messages if whole else [*messages_of(rows, given.thread_id), last]
+        return Run(given.thread_id, _translator(given, messages), turn, snapshot=not whole)
 
     def _joined(
         self, given: RunAgentInput, rows: Sequence[Row], turns: Sequence[Mapping[str, Any]], turn: str
     ) -> Run:
         """Join the thread: its messages, and the newest turn from its beginning unless it has ended."""
-        told = messages_of(rows, given.thread_id)
+        messages = messages_of(rows, given.thread_id)
         if turn and turn not in {one["turn"] for one in turns}:  # it is queued
             last = [one for one in given.messages[-1:] if isinstance(one, UserMessage)]
-            return Run(given.thread_id, _translator(given, [*told, *last]), turn, snapshot=True)
+            return Run(given.thread_id, _translator(given, [*messages, *last]), turn, snapshot=True)
         if not turns or turns[-1]["turn"] != turn or turns[-1]["ended"] is not None:
-            return Run(given.thread_id, _translator(given, told), snapshot=True)
-        told = messages_of(rows_before(rows, turns[-1]["asked"] or ""), given.thread_id)
-        return Run(given.thread_id, _translator(given, told), turn, snapshot=True)
+            return Run(given.thread_id, _translator(given, messages), snapshot=True)
+        messages = messages_of(rows_before(rows, turns[-1]["asked"] or ""), given.thread_id)
+        return Run(given.thread_id, _translator(given, messages), turn, snapshot=True)
 
     async def _resumed(
         self,
@@ -186,24 +186,24 @@ class AgUiDoor(Door):
             await self._service.answer(caller, name, value, pattern=pattern)
         return run
 
-    async def _told(self, caller: Caller, run: Run) -> AsyncIterator[Sse]:
+    async def _stream(self, caller: Caller, run: Run) -> AsyncIterator[Sse]:
         translator = run.translator
-        for told in translator.begin(snapshot=run.snapshot):
-            yield sse_of(told)
+        for event in translator.begin(snapshot=run.snapshot):
+            yield sse_of(event)
         if not run.turn:
-            for told in translator.finish():
-                yield sse_of(told)
+            for event in translator.finish():
+                yield sse_of(event)
             return
         async for one in self._service.events(caller, run.turn, run.after):
-            for told in translator.feed(one):
-                yield sse_of(told)
+            for event in translator.feed(one):
+                yield sse_of(event)
         try:
             ending = translator.end(await self._service.result(caller, run.turn))
         except TurnSuspended as waits:
             loaded = self._service.load(caller, run.thread)
             ending = translator.suspend(waits.pending, loaded["messages"])
-        for told in ending:
-            yield sse_of(told)
+        for event in ending:
+            yield sse_of(event)
 
     def _known(self, caller: Caller, thread: str) -> dict[str, Any] | None:
         try:
@@ -265,8 +265,8 @@ def sse_of(event: BaseEvent) -> Sse:
 
 def agui_error(error: ServiceError) -> Response:
     """Answer a request that begins no run with an error of the protocol."""
-    told = RunErrorEvent(message=str(error), code=error.code)
-    return JSONResponse(told.model_dump(mode="json", by_alias=True), error.status)
+    event = RunErrorEvent(message=str(error), code=error.code)
+    return JSONResponse(event.model_dump(mode="json", by_alias=True), error.status)
 
 
 def _failed(run: Run, error: ServiceError) -> list[Sse]:

@@ -333,10 +333,10 @@ class RunTranslator:
     def _result(self, call: str, content: str, status: str, birth: Place) -> BaseEvent:
         shown = self._calls.pop(call)
         name, about = self._fresh(f"{shown}-result"), {"status": status}
-        told = ToolMessage(id=name, tool_call_id=shown, content=content, metadata=about)
-        self._keep(told, birth)
-        self._messages.remove(told)
-        self._messages.insert(self._place_of_result(shown), told)
+        message = ToolMessage(id=name, tool_call_id=shown, content=content, metadata=about)
+        self._keep(message, birth)
+        self._messages.remove(message)
+        self._messages.insert(self._place_of_result(shown), message)
         return ToolCallResultEvent(
             message_id=name, tool_call_id=shown, content=content, role="tool", metadata=about
         )

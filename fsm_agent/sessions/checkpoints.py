@@ -299,8 +299,8 @@ class Checkpoints:
         """List checkpoints with their references, newest first."""
         form = "--format=%(refname) %(objectname) %(contents)"
         lines = git("for-each-ref", form, refs).decode("ascii", "replace").splitlines()
-        told = [line.split(" ", 2) for line in lines if line]
-        found = [(ref, _read(commit, message)) for ref, commit, message in told]
+        fields = [line.split(" ", 2) for line in lines if line]
+        found = [(ref, _read(commit, message)) for ref, commit, message in fields]
         return sorted(found, key=lambda pair: pair[1].at, reverse=True)
 
     def _known_checkpoint(self, git: ShadowGit, key: str) -> Checkpoint | None:
@@ -311,8 +311,8 @@ class Checkpoints:
     ) -> Checkpoint:
         """Store a checkpoint of the surveyed files; delete the oldest ones beyond the limit."""
         made = Checkpoint("", self._now(), session, turn, tool, tuple(survey.left_out), dict(survey.modes))
-        told = {name: value for name, value in asdict(made).items() if value and name != "id"}
-        message = json.dumps(told).encode()
+        fields = {name: value for name, value in asdict(made).items() if value and name != "id"}
+        message = json.dumps(fields).encode()
         commit = git("commit-tree", self._tree(git, survey), given=message).decode().strip()
         git("update-ref", _ref(key), commit)
         if beyond := self._list_refs(git, _REFS)[self._settings.keep :]:
@@ -422,8 +422,8 @@ def _ref(key: str) -> str:
 
 
 def _read(commit: str, message: str) -> Checkpoint:
-    told: dict[str, Any] = json.loads(message)
-    return Checkpoint(commit, **{**told, "left_out": tuple(told.get("left_out", ()))})
+    fields: dict[str, Any] = json.loads(message)
+    return Checkpoint(commit, **{**fields, "left_out": tuple(fields.get("left_out", ()))})
 
 
 def _literal(path: Path) -> str:

@@ -254,15 +254,15 @@ class OpenSpan:
 
 def model_of(runtime: Runtime) -> dict[str, Any]:
     """Return the attributes that name a model and its address."""
-    told: dict[str, Any] = {
+    attributes: dict[str, Any] = {
         names.PROVIDER: names.provider_of(runtime.provider),
         names.REQUEST_MODEL: runtime.model,
     }
     address = urlsplit(runtime.base_url or "")
     if address.hostname:
-        told[names.SERVER_ADDRESS] = address.hostname
-        told[names.SERVER_PORT] = address.port or (80 if address.scheme == "http" else 443)
-    return told
+        attributes[names.SERVER_ADDRESS] = address.hostname
+        attributes[names.SERVER_PORT] = address.port or (80 if address.scheme == "http" else 443)
+    return attributes
 
 
 def tokens_of(usage: Usage | TurnUsage) -> dict[str, int]:

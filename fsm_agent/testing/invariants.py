@@ -284,7 +284,7 @@ def blanks_are_what_they_come_after(visit: Visit, turn: Any) -> None:
         assert (visit.event, visit.event in ("streamed", "prior")) == (expected, begun or prior)
 
 
-def what_is_shown_is_what_is_stored(ended: Ended) -> None:
+def shown_text_is_stored(ended: Ended) -> None:
     """The result's transcript equals the stored one, and its notes are never sent to a model."""
     if ended.visits[0].event == CRASHED:
         return  # before the history was read
@@ -306,7 +306,7 @@ def calls_are_closed(ended: Ended) -> None:
     assert Counter(made) == Counter(results)
 
 
-def what_was_sent_is_counted(ended: Ended) -> None:
+def sent_requests_are_counted(ended: Ended) -> None:
     """All sent requests and all reported tokens are counted."""
     assert ended.result.total_tokens == ended.served, "tokens that a model reported are lost"
     replies = [reply for visit in ended.visits for _, reply in visit.asked("CallModel")]
@@ -314,7 +314,7 @@ def what_was_sent_is_counted(ended: Ended) -> None:
     assert (ended.result.attempts, ended.sent >= len(left)) == (len(left), True), "a request was not counted"
 
 
-def what_was_said_is_told_once(ended: Ended) -> None:
+def text_is_stored_once(ended: Ended) -> None:
     """Interrupted text continues where it was cut, text beside calls is in their message, and the rest is the
     answer."""
     begun, said, answer = "", "", None
@@ -349,8 +349,8 @@ VISIT_CHECKS: tuple[Callable[[Visit, Any], None], ...] = (
     blanks_are_what_they_come_after,
 )
 END_CHECKS: tuple[Callable[[Ended], None], ...] = (
-    what_is_shown_is_what_is_stored,
+    shown_text_is_stored,
     calls_are_closed,
-    what_was_sent_is_counted,
-    what_was_said_is_told_once,
+    sent_requests_are_counted,
+    text_is_stored_once,
 )

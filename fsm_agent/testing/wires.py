@@ -55,8 +55,8 @@ class MessagesDialect:
             if reply.finish is not None or index < len(blocks) - 1:
                 yield _event({"type": "content_block_stop", "index": index})
         if reply.finish is not None:
-            told = {} if usage is None else {"usage": usage_to_wire(usage)}
-            yield _event({"type": "message_delta", "delta": _stop(reply), **told}, counted=usage is not None)
+            used = {} if usage is None else {"usage": usage_to_wire(usage)}
+            yield _event({"type": "message_delta", "delta": _stop(reply), **used}, counted=usage is not None)
             yield _event({"type": "message_stop"})
 
     def whole(self, reply: Reply, number: int) -> dict[str, Any]:
@@ -77,16 +77,16 @@ class MessagesDialect:
             if error.get("type") in _ERRORS.values()
             else _ERRORS.get(reply.status, "api_error")
         )
-        told: dict[str, Any] = {"type": kind, "message": error.get("message", "")}
+        details: dict[str, Any] = {"type": kind, "message": error.get("message", "")}
         if reply.overflowed is not None:
             limit, used = reply.overflowed
-            told = {
+            details = {
                 "type": "invalid_request_error",
                 "message": f"prompt is too long: {used} tokens > {limit} maximum",
             }
         elif error.get("code"):
-            told["details"] = {"error_code": str(error["code"])}
-        return {"type": "error", "error": told, "request_id": "req_scripted"}
+            details["details"] = {"error_code": str(error["code"])}
+        return {"type": "error", "error": details, "request_id": "req_scripted"}
 
 
 def usage_to_wire(usage: Usage) -> dict[str, Any]:

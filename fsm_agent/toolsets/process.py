@@ -104,7 +104,7 @@ _SUPERVISOR_GRACE = 5.0
 """Seconds for a supervisor to end its command; then it is killed together with the command."""
 _DRAIN = 0.5
 """Seconds to wait for output after the end, if a daemon still holds the pipe."""
-_TOLD = 0.1
+_PROGRESS_EVERY = 0.1
 """Seconds between progress lines while a command runs."""
 STOP = b"stop"
 DEVNULL, PIPE = asyncio.subprocess.DEVNULL, asyncio.subprocess.PIPE
@@ -275,7 +275,7 @@ class _PipeReader(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         self.kept.add(data)
         if self._tells is not None and self._timer is None:
-            self._timer = asyncio.get_running_loop().call_later(_TOLD, self._tell)
+            self._timer = asyncio.get_running_loop().call_later(_PROGRESS_EVERY, self._tell)
 
     def _tell(self) -> None:
         self._timer = None

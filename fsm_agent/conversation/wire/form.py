@@ -359,12 +359,12 @@ def _smaller(part: Part) -> Part:
 def reduced_parts(rows: Sequence[Message], view: View) -> tuple[list[str], list[str]]:
     """Return the names of the parts in these rows of which a model with this view gets only the name, and of
     the files of which it gets only the text."""
-    told: list[str] = []
+    named: list[str] = []
     read: list[str] = []
     for row in rows:
         if isinstance(row.content, str | None) or not row.wire:
             continue
         for part in row.content:
             if carrier_of(part) is not None and kind_of(part) and obstacle(part, view):
-                (read if text_of_file(part) else told).append(name_part(part))
-    return told, read
+                (read if text_of_file(part) else named).append(name_part(part))
+    return named, read

@@ -237,8 +237,8 @@ class ResponsesFormat:
         runtime = ask.runtime
         head: dict[str, Any] = {"model": runtime.model, "stream": runtime.streaming, "store": False}
         levels = levels_of(runtime.model)
-        told = [name for tool, _ in hosted_tools_of(ask) for name in tool.include]
-        if include := [*(["reasoning.encrypted_content"] if levels else ()), *told]:
+        included = [name for tool, _ in hosted_tools_of(ask) for name in tool.include]
+        if include := [*(["reasoning.encrypted_content"] if levels else ()), *included]:
             head["include"] = include
         if levels and ask.effort is not None:
             head["reasoning"] = {"effort": nearest(ask.effort, levels), "summary": "auto"}

@@ -60,7 +60,7 @@ class Controller:
         self._reason: Reason = "entry"
         self._text, self._met = "", tuple[int, ...]()
         self._until: Breakpoint | int | None = None
-        self._told = False
+        self._announced = False
         self._ended = self._left = self._interrupted = False
         self._hold: set[str] = set()
         self._held: dict[int, PendingRequest] = {}
@@ -216,7 +216,7 @@ class Controller:
                     self._standing = False
                     return
                 self._standing = True
-                first, self._told = not self._told, True
+                first, self._announced = not self._announced, True
             if first:
                 self._tell("paused", reason=self._reason, text=self._text, breakpoints=list(self._met))
             await self._wake.wait()
@@ -377,7 +377,7 @@ class Controller:
     def _go(self, mode: Mode, until: Breakpoint | int | None = None) -> None:
         with self._lock:
             was = self._mode
-            self._mode, self._until, self._told, self._left = mode, until, False, False
+            self._mode, self._until, self._announced, self._left = mode, until, False, False
             self._notify()
         for inner in self._inner:
             inner._go("free")
@@ -385,7 +385,7 @@ class Controller:
             self._tell("running")
 
     def _stop(self, reason: Reason, text: str, met: tuple[int, ...] = ()) -> None:
-        self._mode, self._reason, self._text, self._met, self._told = "paused", reason, text, met, False
+        self._mode, self._reason, self._text, self._met, self._announced = "paused", reason, text, met, False
 
     def _waiting(self, number: int) -> PendingRequest:
         with self._lock:

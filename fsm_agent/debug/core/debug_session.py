@@ -262,13 +262,13 @@ class DebugSession:
         for info in found:
             below.setdefault(info.parent if info.parent in known else None, []).append(info)
 
-        def told(infos: Iterable[TurnInfo], depth: int) -> Iterator[dict[str, Any]]:
+        def nodes(infos: Iterable[TurnInfo], depth: int) -> Iterator[dict[str, Any]]:
             for info in infos:
                 agent = self._turns.agent(info.id)
                 yield asdict(info) | {"agent": agent, "depth": depth} | asdict(took.get(info.id, NOTHING))
-                yield from told(reversed(below.get(info.id, [])), depth + 1)
+                yield from nodes(reversed(below.get(info.id, [])), depth + 1)
 
-        return list(told(below.get(None, []), 0))
+        return list(nodes(below.get(None, []), 0))
 
     def newest(self) -> str | None:
         """Return the newest turn, with which a page opens."""

@@ -362,12 +362,12 @@ class TurnReport:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the turn as JSON values."""
-        told = asdict(self.info) | {"undone": self.undone, **self.spent.to_dict()}
-        told["effects_in_doubt"] = [asdict(one) for one in self.doubts]
-        told |= {"result": self.result, "agent": self.agent, "model": self.model, "handed_to": self.handed_to}
-        told["moves"] = [asdict(step) for step in self.steps]
-        told["children"] = [child.to_dict() for child in self.children]
-        return told
+        data = asdict(self.info) | {"undone": self.undone, **self.spent.to_dict()}
+        data["effects_in_doubt"] = [asdict(one) for one in self.doubts]
+        data |= {"result": self.result, "agent": self.agent, "model": self.model, "handed_to": self.handed_to}
+        data["moves"] = [asdict(step) for step in self.steps]
+        data["children"] = [child.to_dict() for child in self.children]
+        return data
 
 
 @dataclass(frozen=True, slots=True)

@@ -310,7 +310,7 @@ log = logging.getLogger(__name__)
 
 POLL, ATTACHED_POLL = 0.25, 0.02
 """Seconds between two polls, without and with a debugger in another process."""
-TOLD_POLL = 5.0
+NOTIFIED_POLL = 5.0
 """Seconds between two polls where the database sends notifications."""
 IDLE = 2.0
 """Seconds without a running turn after which the thread ends."""
@@ -406,7 +406,7 @@ class CommandPoller:
         home = self._home()
         if home is None or not home.database.listen(self._on_command):
             return ATTACHED_POLL if attached else POLL
-        return TOLD_POLL
+        return NOTIFIED_POLL
 
     def _on_command(self, table: str) -> None:
         self._wake.set()

@@ -174,14 +174,14 @@ async def post(store: Store, tasks: Sequence[Posted], fence: Fence) -> None:
     await store.written_for(fence, lambda c: c.executemany(insert, rows) and None)
 
 
-def untold(store: Store, session: str) -> list[Posted]:
+def unreported(store: Store, session: str) -> list[Posted]:
     """The ended tasks of a session and its ancestors that have not been reported to the model, oldest
     first."""
     with store.database.reading() as c:
         return [Posted(*row) for row in c.execute(_OPEN, (session,)).fetchall()]
 
 
-async def note_told(store: Store, tasks: Sequence[Posted], fence: Fence) -> None:
+async def mark_reported(store: Store, tasks: Sequence[Posted], fence: Fence) -> None:
     """Mark the reports as delivered by the turn's next move. Raises ``OwnershipLost``."""
     rows = [(fence.turn_id, fence.turn_id, one.child) for one in tasks]
 
@@ -324,12 +324,12 @@ class Background:
         turn begins, because an earlier process may have left some, and while ``fresh``."""
         self.fresh = False
         try:
-            if not (waiting := untold(self._store, session.id)):
+            if not (waiting := unreported(self._store, session.id)):
                 return ()
             ended = await LOOP.arun(self._collect_ended(waiting))
             ready = [one for one in waiting if one.child in ended]
             if ready:
-                await note_told(self._store, ready, fence)
+                await mark_reported(self._store, ready, fence)
         except StoreError as error:
             self._callbacks.publish(
                 StatusText(f"the reports of tasks in the background cannot be read: {error}")

@@ -527,9 +527,9 @@ class Delegation:
     def _report(self, order: ChildTask, end: ChildEnded, among: int) -> dict[str, Any]:
         """Return the report on one child for the parent's model: its outcome, answer, and usage."""
         text = self.fitted(order, end.text, among)
-        told = {"task": order.goal[:200], "status": end.status, "summary": text, "turn": end.turn_id}
+        report = {"task": order.goal[:200], "status": end.status, "summary": text, "turn": end.turn_id}
         return (
-            told
+            report
             | {"iterations": end.iterations, "tokens": end.tokens}
             | ({"error": end.error} if end.error else {})
         )

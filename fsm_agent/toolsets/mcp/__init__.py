@@ -84,7 +84,7 @@ log = logging.getLogger(__name__)
 
 REST, LONGEST_REST = 1.0, 300.0
 """Seconds before a failed server is retried: doubled with each consecutive failure, and the maximum."""
-_TOLD_AGAIN = "It is known to repeat without harm; the same call may be made again."
+_REPEATABLE = "It is known to repeat without harm; the same call may be made again."
 _NOTHING = "Nothing was changed; the same call may be made again."
 
 Status = Literal["idle", "starting", "ready", "down"]
@@ -334,7 +334,7 @@ class McpServer:
         if effect == "pure":
             return ToolFailure(f"{why} {_NOTHING}")
         return ToolFailure(
-            f"{why} {_TOLD_AGAIN if effect == 'idempotent' else UNKNOWN_EFFECT}", status="unknown"
+            f"{why} {_REPEATABLE if effect == 'idempotent' else UNKNOWN_EFFECT}", status="unknown"
         )
 
     def _mark_error(self, text: str) -> str:

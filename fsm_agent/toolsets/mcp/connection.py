@@ -222,11 +222,11 @@ async def _read(
                 for line in lines.feed(piece):
                     if (message := _message(line, flood, server_log)) is not None:
                         await to_session.send(message)
-            ending.told(await _why(process, server_log))
+            ending.end(await _why(process, server_log))
     except Misbehaved as error:
-        ending.told(str(error))
+        ending.end(str(error))
     except (anyio.BrokenResourceError, anyio.ClosedResourceError, OSError):
-        ending.told("the connection was closed")
+        ending.end("the connection was closed")
 
 
 def _message(line: bytes, flood: Flood, server_log: ServerLog) -> SessionMessage | None:
@@ -345,7 +345,7 @@ class Connection:
 
     def abandon(self) -> None:
         """Close it at once, without waiting."""
-        self._ending.told("it was closed")
+        self._ending.end("it was closed")
         self._scope.cancel()
 
     async def tools(self) -> list[Listed]:
@@ -439,10 +439,10 @@ class Connection:
         except Exception as error:
             leaf = _leaf(error)
             self._unsent = isinstance(leaf, NOT_SENT)
-            self._ending.told(self._words(leaf))
+            self._ending.end(self._words(leaf))
             log.debug("the connection to an MCP server ended", exc_info=True)
         finally:
-            self._ending.told("it was closed")
+            self._ending.end("it was closed")
 
     def _make(self) -> Client:
         transport: AbstractAsyncContextManager[Any]
@@ -477,7 +477,7 @@ class Connection:
         try:
             self._flood.message()
         except Misbehaved as error:
-            self._ending.told(str(error))
+            self._ending.end(str(error))
         if isinstance(message, ToolListChangedNotification):
             self._changed()
 
@@ -523,7 +523,7 @@ class Connection:
             if self._ending.came or _is_end(error):
                 raise Broken(error.message, sent=True) from None
             if self._session_is_gone(error):
-                self._ending.told(f"the server forgot the session ({self._statuses})")
+                self._ending.end(f"the server forgot the session ({self._statuses})")
                 raise Broken(error.message, sent=False) from None
             raise (Unusable if self._is_no_answer(error) else McpRefused)(self._words(error)) from None
         except Exception as error:
@@ -548,7 +548,7 @@ class Connection:
             async with asyncio.timeout(_NOTICED):
                 return await self._ending.wait()
         except TimeoutError:
-            self._ending.told(otherwise)
+            self._ending.end(otherwise)
             return otherwise
 
     def _words(self, error: BaseException) -> str:

@@ -294,7 +294,7 @@ class ConnectionEnding:
         self.reason, self.wanted = "", False
         self._event = asyncio.Event()
 
-    def told(self, reason: str) -> None:
+    def end(self, reason: str) -> None:
         """Record that the connection ended; keep the first reason."""
         self.reason = self.reason or reason
         self._event.set()
@@ -302,7 +302,7 @@ class ConnectionEnding:
     def want(self) -> None:
         """End it without an error: the other side gets time for an orderly end."""
         self.wanted = not self.came
-        self.told("it was closed")
+        self.end("it was closed")
 
     @property
     def came(self) -> bool:

@@ -297,7 +297,7 @@ def _steers(request: Any) -> bool:
 class ConversationLog(TurnLog):
     """``turn`` also has a transcript: ``history``, ``rows``, ``setup``."""
 
-    _told = ""
+    _reported = ""
     _request_columns = staticmethod(request_columns)
     _reply_columns = staticmethod(reply_columns)
 
@@ -344,13 +344,13 @@ class ConversationLog(TurnLog):
         return reply
 
     async def ended(self, closing: Closing) -> None:
-        self._told, self.problem = self.problem, ""  # missing writes are tried once more
+        self._reported, self.problem = self.problem, ""  # missing writes are tried once more
         await super().ended(closing)
 
     def _on_store_failure(self, error: StoreError) -> None:
         if self._database.shared or not self.fence.alone():
             raise error  # another process may own the turn by now
-        if not (self.problem or self._told):
+        if not (self.problem or self._reported):
             self._tell(f"{error}; the turn continues, but is not stored")
         self.problem = str(error)
 

@@ -225,7 +225,7 @@ class WriterLink:
         results, transaction = self._run(raw, jobs)
         self._database.committing()
         try:
-            told = raw.execute("COMMIT").statusmessage
+            status = raw.execute("COMMIT").statusmessage
         except psycopg.Error as error:
             if not is_cut(error, raw):
                 self._give_up(raw)
@@ -233,8 +233,8 @@ class WriterLink:
             self._unsure = _Unsure(transaction, results) if transaction else None
             self.close()
             raise CutOffError(error) from error
-        if told != "COMMIT":
-            raise StoreError(f"PostgreSQL took back a transaction: {told}")
+        if status != "COMMIT":
+            raise StoreError(f"PostgreSQL took back a transaction: {status}")
         return results
 
     def _connect(self) -> Raw:

@@ -325,7 +325,7 @@ class Agent(Generic[Deps, Out]):
         if left.handoffs and left == speaker_of(self.store, left.turn.session):
             wanted = {"deps": deps, "output_type": output_type}
             return self._take_over(left.turn.session, left.handoffs, left.task_id, **wanted)
-        speaker = self._others.named(left.agent, self.session_id)
+        speaker = self._others.find(left.agent, self.session_id)
         return speaker._turns.resume(session_or_turn_id, deps, output_type, claim)
 
     def fork(
@@ -515,4 +515,4 @@ class Agent(Generic[Deps, Out]):
         """Return the current agent of the conversation: the one that ran its last turn or received it from
         it; this agent if it does not know the other. Its turns are in the same session."""
         left = speaker_of(self.store, self.session_id)
-        return self if left is None else self._others.named(left.agent, self.session_id)
+        return self if left is None else self._others.find(left.agent, self.session_id)

@@ -539,12 +539,12 @@ async def prompt_of(
         changed = sorted(name for name in inputs if inputs[name] != stored.inputs.get(name))
         log.info("the system prompt was built again; changed: %s", ", ".join(changed))
     recalled = await sources.recall()
-    made = StoredPrompt(_join_blocks(read_now.layers, recalled, now if sources.machine else None), inputs)
+    prompt = StoredPrompt(_join_blocks(read_now.layers, recalled, now if sources.machine else None), inputs)
     if recalled.whole:
-        kept[key] = made
+        kept[key] = prompt
     else:
         kept.pop(key, None)
-    return made.text, (*read_now.notices, *recalled.notices)
+    return prompt.text, (*read_now.notices, *recalled.notices)
 
 
 def _inputs(sources: Sources, system_message: str) -> _Read:

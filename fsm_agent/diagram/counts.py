@@ -85,8 +85,8 @@ def child_words(outer: Sequence[Move], run: Run) -> str:
     state = outer[min(run.at, len(outer) - 1)].source if outer else ""
     name = f"“{_short(run.asked)}”" if run.asked else run.table or run.id
     moves = f"{len(run.steps)} move{'s' * (len(run.steps) != 1)}"
-    took, end = duration(sum(step.seconds for step in run.steps)), words(run.exit or "not at its end")
-    return f"{state} began {name} after move {run.at}: {moves}, {took}, ⇥ {end}"
+    time, end = duration(sum(step.seconds for step in run.steps)), words(run.exit or "not at its end")
+    return f"{state} began {name} after move {run.at}: {moves}, {time}, ⇥ {end}"
 
 
 def _short(asked: str) -> str:

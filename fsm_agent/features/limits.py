@@ -220,7 +220,7 @@ class LimitKeeper(Part):
         usd = 0.0 if price is None else price.most(usage.prompt, usage.output)
         values = (self._turn, self._agent.store.now(), usage.total, usd)
         insert = "INSERT INTO unreported (turn, at, tokens, cost) VALUES (?, ?, ?, ?)"
-        await self._agent.store.written(lambda c: c.execute(insert, values) and None)
+        await self._agent.store.write(lambda c: c.execute(insert, values) and None)
 
     # Limits
 

@@ -292,7 +292,7 @@ class Runner(Stepping):
                 self.turn.crash(bug)
             self.ended = True
             return None
-        move = self._crashed(bug) if bug is not None else self._move(event)
+        move = self._move_after_crash(bug) if bug is not None else self._move(event)
         self.turn.arrive(move.row)
         self._step = Step(
             seq=self.turn.seq,
@@ -314,9 +314,9 @@ class Runner(Stepping):
                 return self.machine.advance(self.turn, event)
         except UndeclaredEvent as bug:
             refused = bug
-        return self._crashed(refused)
+        return self._move_after_crash(refused)
 
-    def _crashed(self, bug: Exception) -> Move:
+    def _move_after_crash(self, bug: Exception) -> Move:
         self.bugs.append(bug)
         self.turn.crash(bug)
         table, state = self.machine.table, self.turn.state

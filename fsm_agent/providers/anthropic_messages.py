@@ -217,9 +217,9 @@ class MessagesReply:
         whole = (
             self._stop is not None and not self._torn and all(block.closed for block in self._blocks.values())
         )
-        said = any(block.kind == "text" and block.pieces for block in self._blocks.values())
+        has_text = any(block.kind == "text" and block.pieces for block in self._blocks.values())
         called = any(block.kind == "tool_use" for block in self._blocks.values())
-        if whole or (said and not called) or (failure is None and called):
+        if whole or (has_text and not called) or (failure is None and called):
             return self._reply(whole)
         if failure is None:
             failure = Failure("transport", EMPTY, exception="EmptyStream", detail=EMPTY)

@@ -159,9 +159,9 @@ def within_limits(reply: ModelReply | Failure) -> ModelReply | Failure:
     """Return the reply, or a failure if it exceeds the maximum length."""
     if isinstance(reply, Failure):
         return reply
-    said = len(reply.text) + len(reply.reasoning) + sum(len(call.arguments) for call in reply.tool_calls)
+    size = len(reply.text) + len(reply.reasoning) + sum(len(call.arguments) for call in reply.tool_calls)
     if reply.blocks:
-        said += len(json.dumps(reply.blocks))
-    if said <= CHARACTERS:
+        size += len(json.dumps(reply.blocks))
+    if size <= CHARACTERS:
         return reply
-    return replace(too_much(f"it has {said:,} characters, more than {CHARACTERS:,}"), usage=reply.usage)
+    return replace(too_much(f"it has {size:,} characters, more than {CHARACTERS:,}"), usage=reply.usage)

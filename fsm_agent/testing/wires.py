@@ -238,9 +238,9 @@ def _items(reply: Reply, number: int) -> Iterator[tuple[Item, Deltas]]:
             _deltas("response.refusal.delta", reply.refusal, content_index=0),
         )
     elif reply.text or not (reply.calls or reply.reasoning):
-        said: Item = {"type": "output_text", "text": reply.text, "annotations": [], "logprobs": []}
+        part: Item = {"type": "output_text", "text": reply.text, "annotations": [], "logprobs": []}
         yield (
-            _message(reply, number, said),
+            _message(reply, number, part),
             _deltas("response.output_text.delta", reply.text, content_index=0, logprobs=[]),
         )
     for index, entry in enumerate(reply.calls):
@@ -344,10 +344,10 @@ def _from_anthropic(body: Mapping[str, Any]) -> list[Row]:
                         "content": _text(block.get("content", "")),
                     }
                 )
-        said = [block for block in blocks if block["type"] in ("text", "image", "document")]
+        shown = [block for block in blocks if block["type"] in ("text", "image", "document")]
         calls = [block for block in blocks if block["type"] == "tool_use"]
-        if said or calls:
-            row: Row = {"role": message["role"], "content": _text(said) or None}
+        if shown or calls:
+            row: Row = {"role": message["role"], "content": _text(shown) or None}
             if calls:
                 row["tool_calls"] = [_call(block) for block in calls]
             rows.append(row)

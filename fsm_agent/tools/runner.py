@@ -223,7 +223,7 @@ class ToolRunner:
         status, text, parts = description
         return ToolOutcome(request.call_id, status, text, watch.elapsed(), parts)
 
-    async def brought(self, request: RunTool, value: object) -> ToolOutcome:
+    async def finish_late(self, request: RunTool, value: object) -> ToolOutcome:
         """Return the outcome of a call whose result arrived later, as if the tool returned ``value`` now."""
         tool = self._tools.get(request.name) or await self._late(request.name)
         description = await in_daemon_thread(self._describe_ending, request, Returned(value))

@@ -146,15 +146,15 @@ def supervisor_words(order: SupervisorOrder, line: socket.socket) -> list[str]:
     ]
 
 
-def report_from(line: socket.socket, said: bytes = b"") -> SupervisorReport:
+def report_from(line: socket.socket, data: bytes = b"") -> SupervisorReport:
     """Read the report of a supervisor that has ended; ``said`` was read before. Never waits."""
     line.setblocking(False)
     with contextlib.suppress(OSError):
         while piece := line.recv(65_536):
-            said += piece
+            data += piece
     return (
-        SupervisorReport(**json.loads(said))
-        if said.strip()
+        SupervisorReport(**json.loads(data))
+        if data.strip()
         else SupervisorReport(-9, error="the process that watches over it was killed")
     )
 
@@ -195,7 +195,7 @@ async def run(
             far_end.close()
             os.close(write_end)
         try:
-            timed_out = await _ended(process, line, limit, beside)
+            timed_out = await _wait_for(process, line, limit, beside)
             await asyncio.wait({output.closed}, timeout=_DRAIN)
         finally:
             pipe.close()
@@ -233,7 +233,7 @@ async def start_supervisor(
         raise
 
 
-async def _ended(
+async def _wait_for(
     process: asyncio.subprocess.Process, line: socket.socket, limit: float, beside: Beside | None
 ) -> bool:
     """Wait for the process; return ``True`` if it had to be ended. It is gone when this returns or raises."""

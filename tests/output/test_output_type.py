@@ -75,7 +75,7 @@ async def perform(tool: Any, arguments: Any) -> Any:
 
 def value_of(kind: Any, text: str) -> Any:
     wanted = OutputType[Any](kind)
-    return asyncio.run(wanted.finished(wanted.read(text), perform)).value
+    return asyncio.run(wanted.finish(wanted.read(text), perform)).value
 
 
 FITTING = (

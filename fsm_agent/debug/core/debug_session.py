@@ -303,7 +303,7 @@ class DebugSession:
             if known is None:
                 before = self._open.get(turn_id)
                 known = self._open[turn_id] = Debugger.attach(self.store, turn_id, self.kind)
-                wanted = self._kept(known) if before is None else list(before.breakpoints)
+                wanted = self._load_breakpoints(known) if before is None else list(before.breakpoints)
                 if wanted:
                     known.set_breakpoints(wanted)
             return known
@@ -320,7 +320,7 @@ class DebugSession:
         LOOP.run(self._values.put(BREAKPOINTS, newest))
         return made
 
-    def _kept(self, debugger: Debugger) -> list[Breakpoint]:
+    def _load_breakpoints(self, debugger: Debugger) -> list[Breakpoint]:
         """Return the breakpoints that an earlier debugger set in a turn, without those that its table no
         longer has."""
         return [*_still_there(debugger, self._values.get(BREAKPOINTS, {}).get(debugger.id, ()))]

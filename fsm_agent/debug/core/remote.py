@@ -333,8 +333,8 @@ class RemoteDebugClient:
             ).fetchall()
         for number, row in rows:
             self._said = number
-            said = json.loads(row)
-            self._on_message(said["kind"], said["data"])
+            event = json.loads(row)
+            self._on_message(event["kind"], event["data"])
 
     def _on_message(self, kind: AnswerKind, data: dict[str, Any]) -> None:
         if kind == "waiting":
@@ -400,5 +400,5 @@ def read_held(held: Mapping[str, Any]) -> dict[str, Any]:
     not trust another process's text for the reader."""
     if held["kind"] not in ("approval", "tool"):
         return dict(held)
-    said = {name: held.get(name, "") for name in ("call_id", "name", "arguments", "pattern", "origin")}
-    return {**held, **call_form(AskApproval(**said))}
+    texts = {name: held.get(name, "") for name in ("call_id", "name", "arguments", "pattern", "origin")}
+    return {**held, **call_form(AskApproval(**texts))}

@@ -51,8 +51,8 @@ def _consequences(difference: Difference, proofs: ProofChange) -> Iterator[str]:
     before, after = _possible(difference.old), _possible(difference.new)
     now = [text for key, text in after.items() if key not in before]
     gone = [text for key, text in before.items() if key not in after]
-    out = [f"**New:** {_joined(now)}."] if now else []
-    out += [f"**No longer:** {_joined(gone)}."] if gone else []
+    out = [f"**New:** {_join(now)}."] if now else []
+    out += [f"**No longer:** {_join(gone)}."] if gone else []
     lowest = {bound.quantity: bound for bound in sorted(proofs.bounds, key=lambda bound: bound.caps)}
     for bound in lowest.values():
         if None not in (bound.old_value, bound.new_value) and bound.old_value != bound.new_value:
@@ -89,7 +89,7 @@ CONSEQUENCES = 8
 """Maximum number of possibilities that are listed; the rest is counted."""
 
 
-def _joined(texts: Sequence[str]) -> str:
+def _join(texts: Sequence[str]) -> str:
     more = [f"{len(texts) - CONSEQUENCES} more, see the rows"] if len(texts) > CONSEQUENCES else []
     return "; ".join([*texts[:CONSEQUENCES], *more])
 

@@ -425,13 +425,13 @@ def _trajectory(
     secrets: Collection[str] | None,
 ) -> dict[str, Any]:
     at, model, completed = facts
-    spoken = [*([("system", _system(snapshot))] if snapshot else []), *_join_entries(_speaking(rows))]
-    said = [
+    entries = [*([("system", _system(snapshot))] if snapshot else []), *_join_entries(_speaking(rows))]
+    turns = [
         {"from": speaker, "value": text if secrets is None else mask(text, secrets)}
-        for speaker, text in spoken
+        for speaker, text in entries
     ]
     when = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(at))
-    return {"id": name, "conversations": said, "timestamp": when, "model": model, "completed": completed}
+    return {"id": name, "conversations": turns, "timestamp": when, "model": model, "completed": completed}
 
 
 def _system(snapshot: Mapping[str, Any]) -> str:
@@ -459,8 +459,8 @@ def _speaking(rows: Iterable[Mapping[str, Any]]) -> Iterator[tuple[str, str]]:
                 yield "gpt", "\n".join(filter(None, (thoughts, text, *_calls(row))))
             case "tool":
                 name = row.get("name") or names.get(row.get("tool_call_id", ""), "")
-                said = {"tool_call_id": row.get("tool_call_id"), "name": name, "content": text}
-                yield "tool", f"<tool_response>\n{json.dumps(said, ensure_ascii=False)}\n</tool_response>"
+                answer = {"tool_call_id": row.get("tool_call_id"), "name": name, "content": text}
+                yield "tool", f"<tool_response>\n{json.dumps(answer, ensure_ascii=False)}\n</tool_response>"
             case role:
                 yield "human" if role == "user" else role, text
 
@@ -479,7 +479,7 @@ def _calls(row: Mapping[str, Any]) -> Iterator[str]:
         )
 
 
-def _join_entries(said: Iterable[tuple[str, str]]) -> Iterator[tuple[str, str]]:
+def _join_entries(pairs: Iterable[tuple[str, str]]) -> Iterator[tuple[str, str]]:
     """Merge consecutive entries of one speaker."""
-    for speaker, entries in itertools.groupby(said, key=lambda one: one[0]):
+    for speaker, entries in itertools.groupby(pairs, key=lambda one: one[0]):
         yield speaker, "\n".join(text for _, text in entries)

@@ -77,11 +77,11 @@ class Spending:
         """Return the usage by scope. Raises ``StoreError``."""
         today = midnight(self.store.now())
         if self.store.database.shared:
-            await self.store.written(lambda c: None)
+            await self.store.write(lambda c: None)
             self._newest = None
         if self._newest is None or today != self._midnight:
             self._begin(today)
-        spent: dict[LimitScope, Expense] = await self.store.written(self._read)
+        spent: dict[LimitScope, Expense] = await self.store.write(self._read)
         return spent
 
     def _begin(self, today: float) -> None:
@@ -346,8 +346,8 @@ class TurnReport:
     @property
     def model(self) -> str:
         """The model that answered, with its provider; empty until the turn has ended."""
-        said = self.result or {}
-        return f"{said['provider']}:{said['model']}" if "model" in said else ""
+        result = self.result or {}
+        return f"{result['provider']}:{result['model']}" if "model" in result else ""
 
     @property
     def handed_to(self) -> str:

@@ -183,7 +183,7 @@ class StoredSessions:
             session_id = first
         return newest_of(c, session_id)
 
-    def not_stored(self, line: Sequence[str]) -> None:
+    def mark_lost(self, line: Sequence[str]) -> None:
         """Record that a turn in these sessions was lost: those never stored lead back to the first one."""
         self._instead |= dict.fromkeys(line[1:], line[0])
 
@@ -439,8 +439,8 @@ class CommandPoller:
         if known is not None and known[0] is gate:
             return known[1]
         # by name, and only here: the debugger depends on turns, not turns on the debugger
-        made = importlib.import_module("fsm_agent.debug.core.remote").RemoteDebugServer
-        server: Obeys = made(gate, home.database, home.owners)
+        kind = importlib.import_module("fsm_agent.debug.core.remote").RemoteDebugServer
+        server: Obeys = kind(gate, home.database, home.owners)
         self._servers[gate.turn.turn_id] = gate, server
         return server
 

@@ -111,10 +111,10 @@ def title_of(session: Session, turn_id: str, budget: IterationBudget) -> ChildTa
     return ChildTask.quiet(session, turn_id, TITLE, TITLE_GOAL, _begin(session.rows), budget, side_task=TITLE)
 
 
-def take_title(store: Store, session_id: str, said: str) -> str:
+def take_title(store: Store, session_id: str, reply: str) -> str:
     """Set the session title from the model's answer, unless the session got a title meanwhile. Return the
     title, or an empty string."""
-    lines = [line for line in split_reasoning(said)[0].splitlines() if line.strip()]
+    lines = [line for line in split_reasoning(reply)[0].splitlines() if line.strip()]
     words = one_line(mask(lines[0]), LONGEST_NAME).strip(" \"'`*#.“”„«»") if lines else ""
     if not words or not is_automatic(store, session_id):
         return ""
@@ -171,7 +171,7 @@ async def post(store: Store, tasks: Sequence[Posted], fence: Fence) -> None:
         "INSERT OR IGNORE INTO delegations (child, session, turn, task, goal, context, at) VALUES (?, ?, ?,"
         " ?, ?, ?, ?)"
     )
-    await store.written_for(fence, lambda c: c.executemany(insert, rows) and None)
+    await store.write_for(fence, lambda c: c.executemany(insert, rows) and None)
 
 
 def unreported(store: Store, session: str) -> list[Posted]:
@@ -192,7 +192,7 @@ async def mark_reported(store: Store, tasks: Sequence[Posted], fence: Fence) -> 
             rows,
         )
 
-    await store.written_for(fence, write)
+    await store.write_for(fence, write)
 
 
 def children_of(store: Store, turn_id: str) -> list[ChildTurn]:
@@ -214,17 +214,17 @@ def budget_below(store: Store, turn_id: str) -> SpentBudget:
 
 
 def _child(turns: Turns, turn_id: str) -> ChildTurn:
-    info, said = turns.info(turn_id), turns.result(turn_id) or {}
+    info, result = turns.info(turn_id), turns.result(turn_id) or {}
     return ChildTurn(
         turn_id=turn_id,
         session_id=info.session,
-        task_id=said.get("task_id", ""),
+        task_id=result.get("task_id", ""),
         outcome=info.outcome,
         turn_exit_reason=info.exit,
-        api_calls=said.get("api_calls", 0),
-        attempts=said.get("attempts", 0),
-        usage=TurnUsage(**said.get("usage_turn", {})),
-        estimated_cost_usd=said.get("estimated_cost_usd"),
+        api_calls=result.get("api_calls", 0),
+        attempts=result.get("attempts", 0),
+        usage=TurnUsage(**result.get("usage_turn", {})),
+        estimated_cost_usd=result.get("estimated_cost_usd"),
         agent=turns.agent(turn_id),
     )
 
@@ -314,7 +314,7 @@ class Background:
         twice. Raises ``ToolFailure``, and ``OwnershipLost`` when another process owns the turn."""
         await LOOP.arun(self._begin(orders, fence))
 
-    def resumed(self) -> None:
+    def refresh(self) -> None:
         """Note that a turn of an earlier process resumes: tasks may have ended meanwhile."""
         self.fresh = True
 
@@ -373,7 +373,7 @@ class Background:
             replace(order, unattended=True), self._child_factory, self._store, self._callbacks, self._clock
         )
         try:
-            (end,) = await ChildFamily([child], self._care, work.interrupted).raised()
+            (end,) = await ChildFamily([child], self._care, work.interrupted).run()
             if order.task_id == TITLE and end.status == "completed":
                 await in_daemon_thread(take_title, self._store, order.parent_session, end.text)
         except TurnSuspended as waits:  # the session's next turn resumes it
@@ -415,11 +415,11 @@ class Background:
             return self._ends[one.child]
         turn = next(iter(journal.recent(1, session=one.child)), None)
         if turn is not None and turn.ended is not None:
-            said = journal.result(turn.id)
+            result = journal.result(turn.id)
             return (
                 ChildEnded("failed", "", turn.id, error=turn.exit or "")
-                if said is None
-                else ChildEnded.of(said, turn.id)
+                if result is None
+                else ChildEnded.of(result, turn.id)
             )
         if turn is not None:
             try:
@@ -452,8 +452,8 @@ class Background:
         limits, trees = self._settings.delegation, self._store.trees
         if (tree := trees.get(parent)) is None:
             trees[parent] = tree = tree_budget(self._settings)
-            said = Turns(self._store.database).result(parent) or {}
-            own = SpentBudget(said.get("api_calls", 0), said.get("attempts", 0))
+            result = Turns(self._store.database).result(parent) or {}
+            own = SpentBudget(result.get("api_calls", 0), result.get("attempts", 0))
             tree.settle(own, budget_below(self._store, parent))
         most = self._settings.memory.review_iterations if task in QUIET else limits.max_iterations
         return tree.child(limits.budget, most)

@@ -283,7 +283,7 @@ class Aside:
             path for path in self._known if "/" not in path and not os.path.islink(f"{self._root}/{path}")
         )
 
-    def _held(self, path: str) -> bool:
+    def _is_held(self, path: str) -> bool:
         if path.partition("/")[0] not in self._fixed:
             return False
         with contextlib.suppress(OSError):
@@ -306,9 +306,9 @@ class Aside:
         """Move new and changed files away, and restore missing ones."""
         now = self._scan()
         changed = _topmost(
-            path for path, state in now.items() if self._known.get(path) != state and not self._held(path)
+            path for path, state in now.items() if self._known.get(path) != state and not self._is_held(path)
         )
-        gone = [path for path in self._copies if path not in now and not self._held(path)]
+        gone = [path for path in self._copies if path not in now and not self._is_held(path)]
         if not [path for path in changed if path not in self._failed] and not gone:
             return
         moved, back, failed = list[str](), list[str](), dict[str, str]()

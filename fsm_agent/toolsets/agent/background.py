@@ -40,11 +40,11 @@ from fsm_agent.support.threads import LOOP, in_daemon_thread
 from fsm_agent.support.untrusted import wrap_untrusted
 from fsm_agent.tools import ToolFailure
 from fsm_agent.toolsets.agent.child import (
-    Care,
     Child,
     ChildEnded,
     ChildFactory,
     ChildFamily,
+    ChildSupervisor,
     ChildTask,
     fit_answer,
     room,
@@ -141,7 +141,7 @@ def _begin(rows: Sequence[Message]) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Posted:
+class TaskRow:
     """A background task. ``child`` is the child's session and the task's handle, ``turn`` the turn that
     started it."""
 
@@ -163,7 +163,7 @@ _OPEN = (
 )
 
 
-async def post(store: Store, tasks: Sequence[Posted], fence: Fence) -> None:
+async def post(store: Store, tasks: Sequence[TaskRow], fence: Fence) -> None:
     """Store the tasks for the turn that starts them; leave existing ones unchanged. Raises ``StoreError``,
     and ``OwnershipLost`` when another process owns the turn."""
     rows = [(one.child, one.session, one.turn, one.task, one.goal, one.context, store.now()) for one in tasks]
@@ -174,14 +174,14 @@ async def post(store: Store, tasks: Sequence[Posted], fence: Fence) -> None:
     await store.write_for(fence, lambda c: c.executemany(insert, rows) and None)
 
 
-def unreported(store: Store, session: str) -> list[Posted]:
+def unreported(store: Store, session: str) -> list[TaskRow]:
     """The ended tasks of a session and its ancestors that have not been reported to the model, oldest
     first."""
     with store.database.reading() as c:
-        return [Posted(*row) for row in c.execute(_OPEN, (session,)).fetchall()]
+        return [TaskRow(*row) for row in c.execute(_OPEN, (session,)).fetchall()]
 
 
-async def mark_reported(store: Store, tasks: Sequence[Posted], fence: Fence) -> None:
+async def mark_reported(store: Store, tasks: Sequence[TaskRow], fence: Fence) -> None:
     """Mark the reports as delivered by the turn's next move. Raises ``OwnershipLost``."""
     rows = [(fence.turn_id, fence.turn_id, one.child) for one in tasks]
 
@@ -271,7 +271,7 @@ class Background:
     ) -> None:
         self._child_factory, self._store, self._clock, self._settings = child_factory, store, clock, settings
         self._callbacks = callbacks.elsewhere()
-        self._care = Care(self._callbacks, clock, settings, quiet=True)
+        self._supervisor = ChildSupervisor(self._callbacks, clock, settings, quiet=True)
         self._able, self.quiet, self.fresh = able, quiet, False
         self._ends: dict[str, ChildEnded] = {}
         self._all: dict[str, _Work] = store.at_work
@@ -349,7 +349,7 @@ class Background:
                     f"{busy} tasks are at work in the background, of at most {most}. Nothing was started."
                 )
             rows = [
-                Posted(
+                TaskRow(
                     one.session_id, one.parent_session, one.parent_turn, one.task_id, one.goal, one.context
                 )
                 for one in orders
@@ -373,7 +373,7 @@ class Background:
             replace(order, unattended=True), self._child_factory, self._store, self._callbacks, self._clock
         )
         try:
-            (end,) = await ChildFamily([child], self._care, work.interrupted).run()
+            (end,) = await ChildFamily([child], self._supervisor, work.interrupted).run()
             if order.task_id == TITLE and end.status == "completed":
                 await in_daemon_thread(take_title, self._store, order.parent_session, end.text)
         except TurnSuspended as waits:  # the session's next turn resumes it
@@ -401,7 +401,7 @@ class Background:
                 StatusText(f"a task in the background has ended ({end.status}): {one_line(order.goal, 80)}")
             )
 
-    async def _collect_ended(self, waiting: Sequence[Posted]) -> dict[str, ChildEnded]:
+    async def _collect_ended(self, waiting: Sequence[TaskRow]) -> dict[str, ChildEnded]:
         """Return the outcomes of tasks that have ended; resume those without a running process."""
         found = {}
         for one in waiting:
@@ -409,7 +409,7 @@ class Background:
                 found[one.child] = end
         return found
 
-    def _end_of(self, one: Posted) -> ChildEnded | None:
+    def _end_of(self, one: TaskRow) -> ChildEnded | None:
         journal = Turns(self._store.database)
         if one.child in self._ends:
             return self._ends[one.child]
@@ -435,7 +435,7 @@ class Background:
             return None
         return ChildEnded("partial", "", turn.id if turn is not None else "", error=CUT_OFF)
 
-    def _order(self, one: Posted) -> ChildTask:
+    def _order(self, one: TaskRow) -> ChildTask:
         return ChildTask(
             one.child,
             one.session,
@@ -458,7 +458,7 @@ class Background:
         most = self._settings.memory.review_iterations if task in QUIET else limits.max_iterations
         return tree.child(limits.budget, most)
 
-    def _report(self, one: Posted, end: ChildEnded, limit: int) -> str:
+    def _report(self, one: TaskRow, end: ChildEnded, limit: int) -> str:
         how = HOW[end.status] + (f": {end.error}." if end.error else ".")
         head = REPORT.format(goal=one_line(one.goal, 200), handle=one.child, how=how)
         text = fit_answer(end.text, limit, one.child, self._child_factory)

@@ -274,7 +274,7 @@ class Child:
 # Running children: watched for signs of life, stopped together, each with its own outcome.
 
 
-class Care:
+class ChildSupervisor:
     """Supervision of children. ``quiet``: no caller waits for them, so they report no signs of life."""
 
     def __init__(
@@ -306,8 +306,10 @@ class Care:
 class ChildFamily:
     """The children of one call. An interrupt goes to all of them, and their answers so far are kept."""
 
-    def __init__(self, children: Sequence[Child], care: Care, interrupted: asyncio.Event) -> None:
-        self.children, self._care, self._interrupted = children, care, interrupted
+    def __init__(
+        self, children: Sequence[Child], supervisor: ChildSupervisor, interrupted: asyncio.Event
+    ) -> None:
+        self.children, self._supervisor, self._interrupted = children, supervisor, interrupted
 
     async def run(self) -> list[ChildEnded]:
         """Return the outcomes in the order of the tasks. Raises ``TurnSuspended`` if a child waits for an
@@ -332,15 +334,15 @@ class ChildFamily:
         return [task.result() for task in work]
 
     async def _watch(self, work: Sequence[asyncio.Future[ChildEnded]]) -> None:
-        since = self._care.watch()
+        since = self._supervisor.watch()
         while not all(task.done() for task in work):
-            await asyncio.wait(work, timeout=self._care.pause, return_when=asyncio.ALL_COMPLETED)
+            await asyncio.wait(work, timeout=self._supervisor.pause, return_when=asyncio.ALL_COMPLETED)
             for child in self.children:
-                if child.end is None and (why := self._care.why_stalled(child)):
+                if child.end is None and (why := self._supervisor.why_stalled(child)):
                     child.interrupt(why)
-            if since.elapsed() >= self._care.beat and not all(task.done() for task in work):
+            if since.elapsed() >= self._supervisor.beat and not all(task.done() for task in work):
                 since.restart()
-                self._care.heartbeat(self.children)
+                self._supervisor.heartbeat(self.children)
 
 
 async def _stop(work: Sequence[asyncio.Future[ChildEnded]]) -> None:
@@ -424,7 +426,7 @@ class Delegation:
         self._background = background
         self._child_factory, self._store, self._callbacks = child_factory, store, callbacks
         self._clock, self._most = clock, most
-        self._limits, self._care = settings.delegation, Care(callbacks, clock, settings)
+        self._limits, self._supervisor = settings.delegation, ChildSupervisor(callbacks, clock, settings)
         self._running: dict[str, asyncio.Task[Any]] = {}
 
     async def delegate_task(
@@ -475,7 +477,7 @@ class Delegation:
             Child(order, self._child_factory, self._store, self._callbacks, self._clock) for order in orders
         ]
         async with self._alone(key):
-            return await ChildFamily(children, self._care, here().interrupted).run()
+            return await ChildFamily(children, self._supervisor, here().interrupted).run()
 
     def orders(self, goal: str, context: str, tasks: Sequence[Task] | None, key: str) -> list[ChildTask]:
         """Return one task per child that a call asks for. Raises ``ToolFailure`` for none or too many."""

@@ -237,7 +237,7 @@ class Offer:
     notices: tuple[str, ...] = ()
 
 
-class PassedOn(Signature):
+class RawSignature(Signature):
     """Arguments of a tool that checks them itself: they reach the handler as one object."""
 
     __slots__ = ()
@@ -303,7 +303,7 @@ def _tool(name: str, server: str, config: ServerConfig, one: Listed, call: Calle
         spec,
         handler,
         is_async=True,
-        signature=PassedOn(name, _Anything, {}, frozenset(), False, {}),
+        signature=RawSignature(name, _Anything, {}, frozenset(), False, {}),
         external=True,
     )
 

@@ -155,7 +155,7 @@ BURST, STEADY = 2_000, 200
 that are read late arrive in a burst."""
 
 
-class Misbehaved(Exception):
+class ProtocolViolation(Exception):
     """The server violated a limit, so the connection must end. The text tells people how."""
 
 
@@ -167,8 +167,8 @@ class LineReader:
         self._most, self._held = most, bytearray()
 
     def feed(self, piece: bytes) -> Iterator[bytes]:
-        """Return the lines that this piece completes, without their ends. Raises ``Misbehaved`` for a line
-        that is too long."""
+        """Return the lines that this piece completes, without their ends. Raises ``ProtocolViolation`` for a
+        line that is too long."""
         *whole, rest = piece.split(b"\n")
         for part in whole:
             self._add(part)
@@ -178,11 +178,11 @@ class LineReader:
 
     def _add(self, part: bytes) -> None:
         if len(self._held) + len(part) > self._most:
-            raise Misbehaved(f"it wrote a message of more than {self._most:,} bytes")
+            raise ProtocolViolation(f"it wrote a message of more than {self._most:,} bytes")
         self._held += part
 
 
-class Flood:
+class FloodGuard:
     """Detects a server that writes without end."""
 
     def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
@@ -190,19 +190,19 @@ class Flood:
         self._room, self._noise = float(BURST), 0
 
     def message(self) -> None:
-        """Count a message. Raises ``Misbehaved`` for too many."""
+        """Count a message. Raises ``ProtocolViolation`` for too many."""
         self._noise, now = 0, self._now()
         self._room = min(BURST, self._room + STEADY * (now - self._then)) - 1
         self._then = now
         if self._room < 0:
-            raise Misbehaved(f"it sent {BURST:,} messages at once and more than {STEADY} a second")
+            raise ProtocolViolation(f"it sent {BURST:,} messages at once and more than {STEADY} a second")
 
     def noise(self, size: int) -> None:
-        """Count an invalid line of this many bytes. Raises ``Misbehaved`` when no valid message arrives for
-        too long."""
+        """Count an invalid line of this many bytes. Raises ``ProtocolViolation`` when no valid message
+        arrives for too long."""
         self._noise += size + 1
         if self._noise > MOST_NOISE:
-            raise Misbehaved(
+            raise ProtocolViolation(
                 f"it wrote more than {MOST_NOISE:,} bytes that are not messages to its standard output"
             )
 
@@ -249,7 +249,7 @@ class ServerLog:
         try:
             for line in self._lines.feed(piece):
                 self.say(line.decode("utf-8", "replace"))
-        except Misbehaved:  # a line without an end: log its beginning
+        except ProtocolViolation:  # a line without an end: log its beginning
             self._lines = LineReader(MAX_LINE)
             self.say(piece[:MAX_LINE].decode("utf-8", "replace") + " …")
 

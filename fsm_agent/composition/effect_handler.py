@@ -72,7 +72,7 @@ from fsm_agent.runtime.events import (
 )
 from fsm_agent.sessions import Session
 from fsm_agent.sessions.store.fence import NO_TURN, Fence
-from fsm_agent.sessions.store.pending import Pending, PendingItems
+from fsm_agent.sessions.store.pending import Pending
 from fsm_agent.support.redaction import mask
 from fsm_agent.support.threads import in_daemon_thread
 from fsm_agent.tools import RunContext
@@ -127,8 +127,7 @@ class EffectHandler:
         self._approvals = services.approvals.for_imported() if imported else services.approvals
         self.budget = _budget_of(services, turn_id)
         suspends = bool(turn_id) and services.settings.approval.unanswered == "suspend"
-        items = PendingItems(lambda: services.store.database, services.clock.now)
-        self._waiting = Waiting(items, fence, suspends)
+        self._waiting = Waiting(services.pending, fence, suspends)
         self.answers = answers
         self.bugs: list[BaseException] = []
         own = () if self.answers is None else (self.answers,)

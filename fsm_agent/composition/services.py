@@ -35,6 +35,7 @@ from fsm_agent.runtime.ports import Clock, ModelPort
 from fsm_agent.sessions.checkpoints import FOLDER as CHECKPOINTS
 from fsm_agent.sessions.store import Store, store_for
 from fsm_agent.sessions.store.kept_values import KeptValues
+from fsm_agent.sessions.store.pending import PendingItems
 from fsm_agent.settings import DATABASE_VARIABLE, Settings
 from fsm_agent.support.files import LOGINS, home_of, make_private, workdir_of
 from fsm_agent.telemetry import choose_telemetry
@@ -80,6 +81,7 @@ class Services:
         )
         self.store = _store(options, self.home, settings)
         self.clock, self.callbacks = options["clock"] or SystemClock(), Callbacks(options["callbacks"])
+        self.pending = PendingItems(lambda: self.store.database, self.clock.now)
         self.signals, self.backoff = options["inbox"] or TurnInbox(), _backoff(settings)
         self.learned = LearnedFacts(self.home, settings.learned.days, self.clock.now)
         self.backends, self.auxiliary, sides, notices = _models(

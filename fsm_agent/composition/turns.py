@@ -233,6 +233,10 @@ class AgentTurns:
         session.source = session.source or self.options["source"]
         return session
 
+    async def read_message(self, content: Any) -> Any:
+        """``message``, in a thread where it may take seconds."""
+        return content if isinstance(content, str) else await asyncio.to_thread(self.message, content)
+
     def message(self, content: Any) -> Any:
         """Convert a user's message for a turn; an image or a PDF may take seconds. Raises
         ``ConfigError``."""

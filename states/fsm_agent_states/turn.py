@@ -83,9 +83,9 @@ class TurnState(BaseTurn):
         """Build a turn from values by their flat names, assigning each to the part that owns it; for tests
         and tools. Raises ``TypeError`` for an unknown name."""
         counts = {name: values.pop(name) for name in COUNTERS.keys() & values.keys()}
-        turn: Self = assemble(cls, values)
-        turn.counts.update(counts)
-        return turn
+        restored: Self = assemble(cls, values)
+        restored.counts.update(counts)
+        return restored
 
     # The engine's interface
 

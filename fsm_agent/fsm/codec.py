@@ -569,11 +569,11 @@ def enum_codec(kind: type[enum.Enum]) -> Codec:
 def path_codec(kind: type[pathlib.PurePath]) -> Codec:
     """Return the codec of a path class. Raises ``NoCodec`` for one of another operating system."""
     try:
-        made = type(kind())
+        concrete = type(kind())
     except NotImplementedError:  # a class of another operating system
         raise NoCodec(name_of(kind)) from None
     return Codec(
-        lambda value: TEXT.encode(str(exactly(made, value))), lambda stored: kind(TEXT.decode(stored))
+        lambda value: TEXT.encode(str(exactly(concrete, value))), lambda stored: kind(TEXT.decode(stored))
     )
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import httpx2
 
 from fsm_agent.composition import model_caller, turn_wiring
-from fsm_agent.fsm.runner import Standing
+from fsm_agent.fsm.runner import StateGuard
 from fsm_agent.providers.transport import AioClient, BoundedBody
 
 
@@ -34,7 +34,7 @@ def unwatched(state: str, meddle: Callable[[Any], None]) -> None:
         return usual(turn)
 
     turn_wiring.STATES[state] = meddling
-    Standing.put_back = lambda self, turn, table: ""
+    StateGuard.restore = lambda self, turn, table: ""
 
 
 def limit_rewritten() -> None:

@@ -35,6 +35,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from fsm_agent.errors import ConfigError
+from fsm_agent.support.texts import compact_encoder
 
 Coder = Callable[[Any], Any]
 
@@ -67,18 +68,6 @@ class Codec:
 def dumps(value: object) -> str:
     """Return ASCII JSON, so that a lone surrogate, which models do write, survives in a UTF-8 file."""
     return "".join(_encoded(value, 0))
-
-
-def compact_encoder(default: Coder, *, ascii_only: bool) -> Callable[[object, int], Iterable[str]]:
-    """Return the encoder that ``json.dumps`` would create for each call, created once: most values are
-    small. It is called with a value and 0, and yields the pieces of its JSON."""
-    made: Any = json.JSONEncoder(ensure_ascii=ascii_only, separators=(",", ":"), default=default)
-    if json.encoder.c_make_encoder is None:  # type: ignore[attr-defined]
-        return lambda value, level: made.iterencode(value)
-    quoted = json.encoder.encode_basestring_ascii if ascii_only else json.encoder.encode_basestring
-    return json.encoder.c_make_encoder(  # type: ignore[attr-defined, no-any-return]
-        None, default, quoted, None, ":", ",", False, False, True
-    )
 
 
 def _plain(value: object) -> object:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import html
 import json
 import re
+from collections.abc import Callable, Iterable
 from functools import cache, lru_cache
 from typing import Any, Protocol
 
@@ -251,6 +252,20 @@ def json_of(text: str, decoder: json.JSONDecoder = _JSON_DECODER) -> Any:
     if end != len(text):
         raise json.JSONDecodeError("Extra data", text, end)
     return value if brackets <= MAX_JSON_DEPTH else parse_json(value)
+
+
+def compact_encoder(
+    default: Callable[[Any], Any], *, ascii_only: bool
+) -> Callable[[object, int], Iterable[str]]:
+    """Return the encoder that ``json.dumps`` would create for each call, created once: most values are
+    small. It is called with a value and 0, and yields the pieces of its JSON."""
+    made: Any = json.JSONEncoder(ensure_ascii=ascii_only, separators=(",", ":"), default=default)
+    if json.encoder.c_make_encoder is None:  # type: ignore[attr-defined]
+        return lambda value, level: made.iterencode(value)
+    quoted = json.encoder.encode_basestring_ascii if ascii_only else json.encoder.encode_basestring
+    return json.encoder.c_make_encoder(  # type: ignore[attr-defined, no-any-return]
+        None, default, quoted, None, ":", ",", False, False, True
+    )
 
 
 def portable(value: Any) -> bool:

@@ -30,10 +30,9 @@ from fsm_agent.conversation.parts import (
 )
 from fsm_agent.conversation.vendors import ReasoningFamily, family_of, issuer_of, runtime_family
 from fsm_agent.errors import ConfigError
-from fsm_agent.fsm.codec import compact_encoder
 from fsm_agent.settings import CacheTtl, Effort, RequestSettings
 from fsm_agent.support.media import IMAGE_TYPES, ImageBounds, UnusableMedia, fit_image
-from fsm_agent.support.texts import clean
+from fsm_agent.support.texts import clean, compact_encoder
 
 WireRow = dict[str, Any]
 PLAIN = family_of("chat_completions")

@@ -216,6 +216,7 @@ class Interrupt(asyncio.Event):
         self._futures: weakref.WeakSet[asyncio.Future[Literal[True]]] = weakref.WeakSet()
 
     def set(self) -> None:
+        """Set the event, and end every wait; in the loop of the waits."""
         super().set()
         for future in self._futures:
             if not future.done():

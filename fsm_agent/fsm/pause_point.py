@@ -209,7 +209,7 @@ def questions(kind: type) -> bool:
 
 
 class Interrupt(asyncio.Event):
-    """An event whose ``wait`` returns a future: a race against it starts no task."""
+    """An event whose ``wait`` returns a future, which the caller keeps: a race against it starts no task."""
 
     def __init__(self) -> None:
         super().__init__()

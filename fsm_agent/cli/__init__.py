@@ -26,6 +26,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         from fsm_agent.cli.app import main
 
         return main(words)
+    except KeyboardInterrupt:  # before ``main`` could catch it
+        return 130
     finally:
         gc.set_threshold(*before)
 

@@ -358,7 +358,7 @@ class ChatSession:
             case "sessions":
                 return recent(store_of(self._given.home), self._live.console.width)
         if command in get_args(SecondMessage):
-            return Text(f"/{command} TEXT says it {CHAT[command][1]}.")
+            return Text(f"/{command} TEXT: {CHAT[command][1]}.")
         return Text(f"There is no command /{command}; /help shows what can be done.")
 
     async def _become(self, given: CliOptions) -> None:

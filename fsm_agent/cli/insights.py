@@ -141,7 +141,8 @@ def _overview(found: Insights, days: float) -> Iterator[RenderableType]:
     if waiting := [f"{spell(seconds)} {what}" for what, seconds in waits if seconds >= LEAST_WAIT]:
         yield Text(f"  besides waiting: {', '.join(waiting)}")
     yield Text(
-        f"  {tokens(total)} tokens · cost {cost(total)} · {share(total.cache_hit)} of prompts from the cache"
+        f"  {tokens(total)} tokens · cost {cost(total)}"
+        + (f" · {share(total.cache_hit)} of prompts from the cache" if total.cache_hit is not None else "")
         + (f" · {one.undone} undone" if one.undone else "")
         + (f" · {count(one.forks, 'fork')}" if one.forks else "")
         + (f" · {one.children} delegated" if one.children else "")
@@ -274,9 +275,9 @@ def _days(found: Insights) -> list[Sequence[Text | str]]:
     most = max((one.turns for one in found.days), default=1)
     return [
         (
-            one.date, f"{one.turns:,}", f"{one.completed:,}", _bad(one.failed, "red"), f"{one.requests:,}",
-            short(one.tokens) if one.tokens else "–", "–" if one.cost is None else dollars(one.cost),
-            bar(one.turns / most),
+            one.date, f"{one.turns:,}", f"{one.completed:,}", _bad(one.failed, "red"),
+            f"{one.requests:,}" if one.requests else "–", short(one.tokens) if one.tokens else "–",
+            "–" if one.cost is None else dollars(one.cost), bar(one.turns / most),
         )
         for one in reversed(found.days)
     ]  # fmt: skip

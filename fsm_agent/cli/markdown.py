@@ -259,7 +259,8 @@ class _Quote(BlockQuote):
 class _Item(ListItem):
     def on_child_close(self, context: MarkdownContext, child: MarkdownElement) -> bool:
         before = _elements(self)
-        if before and isinstance(before[-1], Paragraph) and isinstance(child, Paragraph):
+        apart = (Paragraph, TableElement)
+        if before and isinstance(before[-1], apart) and isinstance(child, apart):
             self.elements.append(Text(""))
         return super().on_child_close(context, child)
 
@@ -281,8 +282,12 @@ class _Table(TableElement):
         rows = [[cell.content for cell in row.cells] for row in self.body.rows] if self.body else []
         heads += [Text("")] * (max(map(len, rows), default=0) - len(heads))
         grid = WholeTable(
-            box=box.SIMPLE, pad_edge=False, style="markdown.table.border", collapse_padding=True
-        )
+            box=box.SIMPLE,
+            show_edge=False,
+            pad_edge=False,
+            collapse_padding=True,
+            style="markdown.table.border",
+        )  # its edges would be empty rows beside those between blocks
         for head in heads:
             head.stylize("markdown.table.header")
             grid.add_column(head)

@@ -7,6 +7,7 @@ import re
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Literal
 
@@ -105,8 +106,8 @@ class Asking:
         for_edits = change is not None and bool(question.remembered)
         while True:
             settle(waiting, self._live.keep)
-            self._seen.question(EDITS if for_edits else QUESTION if question.remembered else ONLY_ONCE)
-            if (line := typed_line(waiting)) is None:
+            words_for = EDITS if for_edits else QUESTION if question.remembered else ONLY_ONCE
+            if (line := self._seen.question(words_for, partial(typed_line, waiting))) is None:
                 return "deny"
             choice = line.strip().lower()
             if follows():
@@ -145,8 +146,8 @@ class Asking:
                 *(Text(f"    {number} {clean(choice)}") for number, choice in enumerate(choices, 1))
             )
             settle(waiting, self._live.keep)
-            self._seen.question("Your answer" + (" (a number, or in your own words): " if choices else ": "))
-            if (line := typed_line(waiting)) is None:
+            words = "Your answer (a number, or in your own words): " if choices else "Your answer: "
+            if (line := self._seen.question(words, partial(typed_line, waiting))) is None:
                 return None
         words = line.strip()
         chosen = int(words) if words.isascii() and words.isdigit() else 0

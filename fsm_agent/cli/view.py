@@ -217,6 +217,7 @@ class ProgressView:
         self._asked, self._moves = 0, 0
         self._seen: set[str] = set()  # calls whose change a person saw before it was made
         self._typed = ""
+        self._open_question = False  # the cursor is behind a question
         self._entered = time.monotonic()
 
     # The turn
@@ -411,10 +412,15 @@ class ProgressView:
             self.write(Text(""), Trimmed(render_markdown(answer)))
         self.write(Text(""))
 
-    def question(self, text: str) -> None:
-        """Show a question; the answer is typed after it."""
+    def question(self, text: str, read: Callable[[], str | None]) -> str | None:
+        """Show a question, and return what ``read`` returns: the answer typed after it."""
         self.console.print(Text(f"  {text}", "bold"), end="")
         self.console.file.flush()
+        self._open_question = True
+        try:
+            return read()
+        finally:
+            self._open_question = False
 
     def mark_change_shown(self, call_id: str) -> None:
         """Record that a person has read what this call changes, so that it is not shown again."""
@@ -445,6 +451,9 @@ class ProgressView:
 
     def _say(self, console: Console, *parts: RenderableType) -> None:
         self._region.hide()
+        if self._open_question:
+            self._open_question = False
+            console.print()
         for part in parts:
             console.print(Hanging(part) if isinstance(part, Text) else part, crop=False)
         console.file.flush()

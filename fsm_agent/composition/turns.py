@@ -520,6 +520,8 @@ class AgentTurns:
     async def compact(self, focus: str) -> dict[str, Any] | None:
         """``Agent.acompact``."""
         session = self.session()
+        if not session.rows:  # a session begins with its first turn
+            return None
         async with self.store.held(session.id, new_turn_id(session)) as held:
             if left := self.store.unfinished(held.id):
                 raise SessionBusy(

@@ -225,6 +225,8 @@ LANDSCAPE_MARGIN, ROW, LANDSCAPE_TRACK, LANE = 16.0, 62.0, 13.0, 24.0
 LOOP = 40.0
 """Height above a box for a self-loop with its label."""
 NARROW = 64.0
+TAKEN = 78.0
+"""Width for the name of a row and how often it was taken, which the debugger shows on an arrow."""
 
 
 @dataclass(slots=True)
@@ -274,7 +276,7 @@ def landscape(diagram: Diagram) -> Layout:
         rect, (width, _) = columns.rects[arrow.source], label_size(arrow.labels)
         right = rect.right - 12
         routes[arrow.source, arrow.dest] = {
-            "start": ("top", right - 46), "end": ("top", right), "reach": 30,
+            "start": ("top", right - 46), "end": ("top", right), "reach": 18,  # below the label
             "label": (min(right - 23, rect.right + 20 - width / 2), rect.y - 31),
         }  # fmt: skip
     for number, arrow in enumerate(back):
@@ -324,7 +326,7 @@ def _gap(columns: _Columns, diagram: Diagram, number: int) -> float:
     """Return the width left of a column: its widest label, and the vertical lines there."""
     depth = {state: place[0] for state, place in columns.places.items()}
     steps = [
-        label_size(a.labels)[0]
+        max(label_size(a.labels)[0], TAKEN)
         for a in diagram.arrows
         if depth[a.dest] == number and depth[a.source] == number - 1
     ]

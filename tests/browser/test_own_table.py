@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from examples import nested
 from examples.review_loop import TABLE, workflow
 from fsm_agent.debug import DebugSession
 from fsm_agent.debug.core.pending_request import manual_workflow
@@ -73,7 +74,7 @@ def test_a_review_is_stepped_looked_at_and_forked(browser: Browser, home: Path) 
     page.get_by_role("button", name="Compare with …").click()
     page.get_by_role("dialog").get_by_role("button", name=re.compile("completed")).click()
     page.get_by_text(
-        "2 moves in common before the fork · first other answer in move 3 · first other move is 3"
+        "2 moves in common before the fork · first different answer: move 3 · first different move: 3"
     ).wait_for()
 
 
@@ -132,3 +133,37 @@ def test_its_map_is_readable(browser: Browser, home: Path, size: tuple[int, int]
         " one.getBoundingClientRect().height))"
     )
     assert smallest >= 8
+
+
+COVERED = """() => [...document.querySelectorAll("#map [id^=arrow-]")].filter((one) => {
+    const line = one.querySelector(".line").getBBox(), halo = one.querySelector(".halo").getBBox();
+    return line.height < 2 && halo.width > line.width - 12;
+}).map((one) => one.id)"""
+"""The level arrows of the map of which nothing is in sight beside their labels."""
+SELF = """() => [...document.querySelectorAll("#map [id^=arrow-]")].filter((one) => one.dataset.source === one.dataset.dest)
+    .filter((one) => { const label = one.querySelector(".halo").getBBox(), line = one.querySelector(".line").getBBox();
+        return label.y < line.y + line.height && label.y + label.height > line.y + 1; }).map((one) => one.id)"""
+"""The arrows from a state to itself whose labels cover them."""
+
+
+CONTRAST = """(one) => {
+    const light = (color) => color.match(/\\d+/g).slice(0, 3).map((part) => part / 255)
+        .map((part) => (part > 0.04 ? ((part + 0.055) / 1.055) ** 2.4 : part / 12.92))
+        .reduce((sum, part, i) => sum + part * [0.2126, 0.7152, 0.0722][i], 0);
+    const [text, page] = [getComputedStyle(one).color, getComputedStyle(one.closest(".bar")).backgroundColor];
+    const [low, high] = [light(text), light(page)].sort((a, b) => a - b);
+    return (high + 0.05) / (low + 0.05);
+}"""
+
+
+def test_a_turn_inside_a_turn_is_linked_and_every_arrow_is_in_sight(browser: Browser, home: Path) -> None:
+    workshop = DebugSession.of_workflow(nested.workflow(home))
+    page = browser.open(browser.serve(workshop, workshop.start("LAMP CHAIR").id).url, dark=True)
+    page.keyboard.press("i")
+    link = page.locator(".chip.inner")
+    link.wait_for()
+    assert link.evaluate(CONTRAST) > 4.5
+    page.keyboard.press("c")
+    page.locator("#arrow-Order-Closed .label", has_text="×1").wait_for()
+    assert page.evaluate(COVERED) == []
+    assert page.evaluate(SELF) == []

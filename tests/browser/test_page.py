@@ -71,7 +71,7 @@ def test_a_failed_turn_is_understood_and_cured_by_a_fork(
     more(page, "Compare with …")
     page.get_by_role("dialog").get_by_role("button", name=re.compile("failed")).click()
     page.get_by_text(
-        "3 moves in common before the fork · first other answer in move 4 · first other move is 6"
+        "3 moves in common before the fork · first different answer: move 4 · first different move: 6"
     ).wait_for()
     page.get_by_label("two runs compared").get_by_text("overflow uncompressible").wait_for()
     page.get_by_label("left reply").first.wait_for()
@@ -197,7 +197,7 @@ def test_long_turns_are_scrubbed_by_windows(
     assert lengthened(store_for(home, "normal"), turn, moves) == moves
     server = browser.serve(workshop_of(home, repeat(provider)), turn)
     page = browser.open(server.url)
-    looks_at(page, f"{moves} of {moves}")
+    looks_at(page, f"{moves:,} of {moves:,}")
     box = page.locator(".lane-canvas").bounding_box()
     times = []
     page.mouse.move(box["x"] + box["width"] - 2, box["y"] + 30)
@@ -419,3 +419,60 @@ def test_children_are_listed_below_the_turn_that_began_them(browser: Browser, ho
     buttons = (one.locator("button").bounding_box() for one in (parent, child))
     left = [box["x"] for box in buttons]
     assert left[1] > left[0] + 10
+
+
+def test_a_home_without_turns_says_so_on_the_page_itself(browser: Browser, home: Path) -> None:
+    page = browser.visit(browser.serve(workshop_of(home, repeat(provider))).url)
+    title = page.get_by_role("heading", name="No turns yet")
+    title.wait_for()
+    assert title.evaluate("(one) => getComputedStyle(one).backgroundColor") == "rgba(0, 0, 0, 0)"
+    page.get_by_role("button", name="new turn").click()
+    hint, field = (page.get_by_role("dialog").locator(what).bounding_box() for what in ("p", "textarea"))
+    assert hint["y"] + hint["height"] + 4 <= field["y"]
+
+
+def test_nothing_lies_over_what_is_read(browser: Browser, home: Path) -> None:
+    """The positions below the lanes are not under a marker, no control is on the table, and the controls of a
+    message are beside each other."""
+    page = browser.open(browser.serve(workshop_of(home, repeat(provider)), failed_turn(home)).url)
+    lanes = page.locator(".lane-canvas").bounding_box()
+    names = page.locator(".lane-names").bounding_box()
+    for marker in page.locator(".marker").all():
+        box = marker.bounding_box()
+        assert (
+            box["y"] + box["height"] <= names["y"] + names["height"] + 1 < lanes["y"] + lanes["height"] - 16
+        )
+    page.get_by_role("tab", name="Messages").click()
+    first, second = (
+        one.bounding_box() for one in page.locator(".message header").first.locator("button").all()
+    )
+    assert second["x"] - (first["x"] + first["width"]) < 20
+    page.get_by_role("tab", name="State").click()
+    figures = page.locator(".counters tr", has_text="attempts").locator("td").first
+    assert figures.evaluate("(one) => getComputedStyle(one).whiteSpace") == "nowrap"
+    page.locator(".switch button", has_text="Table").click()
+    bottom = page.locator(".switch.size").bounding_box()
+    assert page.locator("#table-state-Prepare").bounding_box()["y"] >= bottom["y"] + bottom["height"]
+
+
+WRITTEN = """() => {
+    window.written = [];
+    const write = CanvasRenderingContext2D.prototype.fillText;
+    CanvasRenderingContext2D.prototype.fillText = function (text, ...place) {
+        written.push(text);
+        write.call(this, text, ...place);
+    };
+}"""
+
+
+def test_the_axis_of_a_part_of_a_turn_has_round_numbers(browser: Browser, home: Path) -> None:
+    turn = long_turn(home, 60)
+    lengthened(store_for(home, "normal"), turn, 5_000)
+    page = browser.open(browser.serve(workshop_of(home, repeat(provider)), turn).url)
+    page.evaluate(WRITTEN)
+    page.locator(".lanes").hover()
+    page.get_by_role("button", name="zoom in").click()
+    page.wait_for_function("() => written.length > 4")
+    written = [int(text) for text in page.evaluate("() => written")]
+    assert written[0] > 0
+    assert all(number % 100 == 0 for number in written)

@@ -141,7 +141,7 @@ def test_twenty_thousand_moves_are_few_elements(browser: Browser, home: Path) ->
     count = "document.querySelectorAll('*').length"
     few = page.evaluate(count)
     page.goto(f"{server.address}?turn={turn}#token={server.token}")
-    looks_at(page, "20000 of 20000")
+    looks_at(page, "20,000 of 20,000")
     for axis in ("moves", "time"):
         page.get_by_role("button", name=axis, exact=True).click()
         for key in ("Home", "m", "End"):

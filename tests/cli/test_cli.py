@@ -259,6 +259,29 @@ def test_a_second_ctrl_c_leaves_at_once(tmp_path: Path) -> None:
     assert "Traceback" not in err
 
 
+INTERRUPTED_LOADING = """
+import sys
+from importlib.abc import MetaPathFinder
+
+
+class Interrupting(MetaPathFinder):
+    def find_spec(self, name, path=None, target=None):
+        if name == "fsm_agent.cli.app":
+            raise KeyboardInterrupt
+
+
+sys.meta_path.insert(0, Interrupting())
+from fsm_agent.cli import main
+
+sys.exit(main(["run", "hello"]))
+"""
+
+
+def test_ctrl_c_while_a_command_loads_is_no_traceback() -> None:
+    done = ran("-c", INTERRUPTED_LOADING)
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
+
+
 @pytest.mark.slow
 def test_a_closed_pipe_is_no_traceback() -> None:
     running = process("diagram", "--format", "md")

@@ -24,7 +24,12 @@ def served(home: Path, *words: str) -> Iterator[tuple[subprocess.Popen[str], str
     command = [sys.executable, "-m", "fsm_agent", "debug", *words, "--web", "--port", "0", "--no-open"]
     env = environment(PYTHONWARNINGS="error")
     command += ["--home", str(home)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=env, cwd=home) as process:
+    with (
+        (home / "errors").open("w") as errors,
+        subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=errors, text=True, env=env, cwd=home
+        ) as process,
+    ):
         assert process.stdout is not None
         parts = urlsplit(process.stdout.readline().strip())
         [turn], [token] = parse_qs(parts.query)["turn"], parse_qs(parts.fragment)["token"]
@@ -48,6 +53,20 @@ def test_it_prints_its_address_and_serves_until_interrupted(tmp_path: Path) -> N
         assert httpx.get(where, headers=headers).json()["outcome"] == "completed"
         process.send_signal(signal.SIGINT)
         assert process.wait(PATIENCE) == 130
+
+
+@pytest.mark.slow
+def test_it_is_interrupted_without_complaint_while_a_page_is_open(tmp_path: Path) -> None:
+    words = ("--model", "offline:demo", "--task", "hello")
+    with (
+        served(tmp_path, *words) as (process, address, turn, headers),
+        httpx.stream("GET", f"{address}api/turns/{turn}/events", headers=headers) as stream,
+    ):
+        assert "hello" in next(stream.iter_lines())
+        assert httpx.get(f"{address}api/turns/{turn}", headers=headers).is_success
+        process.send_signal(signal.SIGINT)
+        assert process.wait(PATIENCE) == 130
+    assert (tmp_path / "errors").read_text() == ""
 
 
 @pytest.mark.slow

@@ -208,6 +208,7 @@ def test_search(cli: Cli, home: Path) -> None:
         ("the key sk-abcdefghijk is mine", "the key sk-*** is mine"),
         ([{"type": "image_url"}, {"type": "text", "text": "what is this?"}], "what is this?"),
         ("\x1b[31mred\u202e", "[31mred"),
+        ("👩\u200d👧 and می\u200cخواهم", "👩\u200d👧 and می\u200cخواهم"),
     ],
 )  # fmt: skip
 def test_titles_come_from_the_first_words(said: Any, title: str) -> None:

@@ -68,6 +68,14 @@ def test_markdown_steers_no_terminal_and_hides_no_address() -> None:
     assert "https://evil.example/" in text
 
 
+def test_one_row_is_empty_around_a_table() -> None:
+    table = "| a | b |\n|---|---|\n| 1 | 2 |"
+    shown_table = ["a  b", "────", "1  2"]
+    assert shown(f"before\n\n{table}\n\nafter").splitlines() == ["before", "", *shown_table, "", "after"]
+    rows = shown(f"1. before\n\n{table}\n\nafter".replace("\n", "\n   ")).splitlines()
+    assert [row.strip() for row in rows] == ["1 before", "", *shown_table, "", "after"]
+
+
 SCREENS = sorted((Path(__file__).parent / "screens").glob("*.txt"))
 
 
@@ -134,13 +142,13 @@ def test_words_are_broken_between_words() -> None:
         ("see [one][1]\n\n[1]: https://a.b", ["see [one][1]", "", "[1]: https://a.b"]),
         ("```py title=one.py\ntwo\n```", ["py title=one.py", "  two"]),
         ("```one two", ["one two"]),
-        ("| a | b |\n|---|---|\n| `c|d` | e |", [" a   b", " ─────────", " `c  d`  e"]),
-        ("- | a | b |\n  |---|---|\n  | c | d | e |", [" •", "    a  b", "    ───────", "    c  d  e"]),
-        ("> | a |\n> |---|\n> | b | c |", ["▌", "▌  a", "▌  ────", "▌  b  c", "▌"]),
+        ("| a | b |\n|---|---|\n| `c|d` | e |", ["a   b", "─────────", "`c  d`  e"]),
+        ("- | a | b |\n  |---|---|\n  | c | d | e |", [" • a  b", "   ───────", "   c  d  e"]),
+        ("> | a |\n> |---|\n> | b | c |", ["▌ a", "▌ ────", "▌ b  c"]),
         ("| a |\n|---|\n| " + "b" * 45 + " |\n| c |", ["a:", "b" * 40, "b" * 5, "", "a: c"]),
         ("| " + " | ".join(["a"] * 30) + " |\n" + "|-" * 30 + "|", ["a"] * 30),
         ("| a | b |\n|---|---|\n| " + "x" * 20 + " | " + "cc " * 8 + " |",
-         [" a                     b", " " + "─" * 38, " " + "x" * 20 + "  cc cc cc cc cc", " " * 23 + "cc cc cc"]),
+         ["a                     b", "─" * 40, "x" * 20 + "  cc cc cc cc cc cc", " " * 22 + "cc cc"]),
         ("> one\n>\n> two", ["▌ one", "▌", "▌ two"]),
         ("- one\n\n  two\n-", [" • one", "", "   two", " •"]),
         ("99. one\n1. two", ["  99 one", " 100 two"]),

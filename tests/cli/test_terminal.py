@@ -142,3 +142,25 @@ def test_words_are_broken_anew_when_the_window_changes(place: Path) -> None:
         answer = [row for row in seen.rows[begins:] if row.startswith("more")]
         assert " ".join(answer).split() == words.replace("word", "more").split()
         assert 40 < max(map(len, answer)) <= 50
+
+
+def test_nothing_is_compacted_before_the_first_turn_which_names_the_session(place: Path) -> None:
+    with chat(place, [text("Hello.")]) as (seen, _):
+        seen.press("/compact\r", until="The conversation stays as it is.")
+        seen.press("hi there\r", until="completed")
+        seen.press("/title\r", until="The session is called “hi there”.")
+
+
+def test_ctrl_c_at_a_question_begins_a_row_of_its_own(place: Path) -> None:
+    with chat(place, [tools(call("terminal", {"command": "sleep 60"}))]) as (seen, _):
+        seen.press("go\r", until="never:")
+        seen.press("\x03", until="interrupted · ")
+        assert "    · interrupted; press Ctrl-C again to leave" in seen.rows
+
+
+def test_ctrl_z_at_the_prompt_is_for_the_shell_and_no_text(place: Path) -> None:
+    with chat(place, [text("Hello.")]) as (seen, server):
+        seen.press("dra", until="› dra")
+        seen.press("\x1a")
+        seen.press("ft\r", until="completed")
+        assert server.bodies[0]["messages"][-1]["content"] == "draft"

@@ -69,6 +69,7 @@ def test_a_mixed_batch_runs_what_it_can_and_is_not_a_strike() -> None:
     played = play([tools(call("nope", {}), call("echo", {"text": "a"})), text("ok")])
     assert played.results[1] == "a"
     assert "there is no tool 'nope'" in played.results[0]
+    assert "nope: there is no tool 'nope'; tools: echo, put, fail, todo" in played.heard.of("status")
     assert played.agent.settings.invalid_tool_strikes == 3
     assert not any("invalid_tool_rounds" in change for step in played.steps for change in step.changes)
 

@@ -193,7 +193,7 @@ def test_the_report(cli: Cli, home: Path) -> None:
 def test_a_provider_that_reports_nothing_costs_an_unknown_sum(cli: Cli, home: Path) -> None:
     assert cli("run", "what is 1+1", "--model", "offline:demo")[0] == 0
     out = cli("insights")[1]
-    assert "unknown tokens · cost unknown · – of prompts from the cache" in out
+    assert "unknown tokens · cost unknown\n" in out
     assert "no provider reported tokens" in out
     assert cli.json("insights")["total"]["cost_usd"] is None
 

@@ -8,6 +8,7 @@ import asyncio
 import json
 import re
 import secrets
+import socket
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
@@ -403,6 +404,16 @@ PATIENCE = 10.0
 """Seconds in which the server is up, or never."""
 
 
+class PageWebServer(WebServer):
+    """Ends at once: a stream of events would end only with its client."""
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Close every connection, then stop."""
+        for connection in list(self.server_state.connections):
+            connection.transport.abort()
+        await super().shutdown(sockets)
+
+
 class PageServer:
     """One page. ``run`` serves until interrupted; ``start`` and ``stop`` serve beside a program. ``make``
     returns the application for a port and a token."""
@@ -412,7 +423,7 @@ class PageServer:
         self._socket = bind_loopback(port)
         self.port: int = self._socket.getsockname()[1]
         app = make(self.port, self.token)
-        self._server = WebServer(
+        self._server = PageWebServer(
             uvicorn.Config(
                 app, log_level="error", access_log=False, lifespan="off", timeout_graceful_shutdown=1
             )

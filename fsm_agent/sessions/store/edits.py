@@ -101,13 +101,15 @@ def _last_turns(store: Store, session: Session, count: int) -> list[TurnInfo]:
     among = "session IN (SELECT value FROM json_each(?)) AND undone IS NULL"
     found = store.database.select(f"SELECT id FROM turns WHERE {among} ORDER BY number DESC", line)  # noqa: S608 - ours
     if not found:
-        raise ConfigError("nothing to undo: the session has no turn that was not taken back", session.id)
+        raise ConfigError("nothing to undo: the session has no turns left", session.id)
     ids = [str(turn_id) for (turn_id,) in found]
     firsts = [
         at for at, one in enumerate(ids) if at + 1 == len(ids) or not is_next_turn(one, ids[at + 1])
     ]  # the others are continuations of a handoff
     if not 0 < count <= len(firsts):
-        raise ConfigError("this number of turns cannot be undone", count, f"1 to {len(firsts)}")
+        raise ConfigError(
+            "this number of turns cannot be undone", count, f"1 to {len(firsts)}" if len(firsts) > 1 else "1"
+        )
     turns = Turns(store.database)
     return [turns.info(turn_id) for turn_id in ids[: firsts[count - 1] + 1]]
 

@@ -602,5 +602,9 @@ def rename(store: StoredSessions, session_id: str, title: str) -> str:
     return words
 
 
+_JOINERS = "\u200c\u200d"
+"""Invisible characters that the spelling of some scripts and emoji need."""
+
+
 def _printable(text: str) -> str:
-    return "".join(character for character in text if character.isprintable()).strip()
+    return "".join(one for one in text if one.isprintable() or one in _JOINERS).strip(" " + _JOINERS)

@@ -35,7 +35,7 @@ _MAP: Layout = {
         ("CallLLM", "BuildMessages"): way("top", 500, "bottom", 500, label=(500, 150)),
         ("CallLLM", "ExecuteTools"): way("right", 254, "bottom", 840, [(840, 254)], (840, 228)),
         ("ExecuteTools", "BuildMessages"): way("top", 830, "right", 80, [(830, 80)], (778, 80)),
-        ("ExecuteTools", "ExecuteTools"): way("top", 885, "top", 935, label=(910, 108), reach=30),
+        ("ExecuteTools", "ExecuteTools"): way("top", 885, "top", 935, label=(910, 108), reach=20),
         ("CallLLM", "EmptyRecovery"): way("right", 284, "left", 326, label=(706, 308)),
         ("EmptyRecovery", "BuildMessages"): way(
             "right", 330, "right", 56, [(992, 330), (992, 56)], (890, 56)

@@ -417,6 +417,9 @@ def run_calls(turn: TurnState, calls: Sequence[Checked]) -> Asks[bool]:
         yield from say(f"{len(calls)} tool calls, up to {most} at the same time")
     elif len(calls) > 1:
         yield from say(f"{len(calls)} tool calls, one after the other")
+    for item in calls:
+        if item.outcome is not None:  # no tool reports the end of a call that cannot be used
+            yield from say(f"{one_line(item.call.name, 40)}: {one_line(item.outcome.text, 120)}")
     for segment in together:
         if not interrupted:
             signals: Signals = yield CheckSignals()

@@ -46,7 +46,7 @@ export function Bar(props) {
       <span class="gap"></span>
       ${lost && html`<span class="chip bad" role="alert">${lost}</span>`}
       ${props.spent && html`<span class="spent quiet" title="what the turn had used by this move, without its children">${spentWords(props.spent)}</span>`}
-      <span class=${`chip look${look === null ? " following" : ""}`}><span class="sign" aria-hidden="true"></span>you look at <b>${at}</b> of ${count}${state && html`, in <b>${state}</b>`}</span>
+      <span class=${`chip look${look === null ? " following" : ""}`}><span class="sign" aria-hidden="true"></span>you look at <b>${at.toLocaleString("en")}</b> of ${count.toLocaleString("en")}${state && html`, in <b>${state}</b>`}</span>
       ${look !== null && html`<${Button} label="follow the engine" hint="show where the engine is (End)" kind="link" onClick=${props.onFollow}>to the engine →<//>`}
     </div>
   </header>`;

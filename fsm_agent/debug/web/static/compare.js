@@ -77,8 +77,8 @@ function pairAt(stretches, index) {
 
 function verdict({ parted, said, shared }) {
   const parts = [shared ? `${plural(shared, "move")} in common before the fork` : ""];
-  if (said) parts.push(`first other answer in move ${said}`);
-  parts.push(parted ? `first other move is ${parted}` : "all moves are the same");
+  if (said) parts.push(`first different answer: move ${said}`);
+  parts.push(parted ? `first different move: ${parted}` : "all moves are the same");
   return parts.filter(Boolean).join(" · ");
 }
 

@@ -2,6 +2,7 @@
 import { Button, html, plural, seconds, useLayoutEffect, useRef, useState, short, words as spaced } from "./ui.js";
 
 const LONGEST = 14; // characters of a name on a line that has no longer label of its own
+const SHORTEST = 8; // characters of a name on a short line
 const NS = "http://www.w3.org/2000/svg";
 
 /** Everything that is ever shown is put in at the start, so that a running turn inserts nothing. */
@@ -97,7 +98,7 @@ class Drawn {
     }
     for (const [name, one] of this.arrows) {
       const seen = visits.arrows.get(name);
-      relabel(one.label, seen && this.said(seen, Math.max(LONGEST, one.label?.first.length ?? 0)));
+      relabel(one.label, seen && this.said(seen, one.label?.most ?? LONGEST));
       classes(one, {
         look: name === taken, seen: Boolean(seen), broken: broken.has(`arrow ${name}`), off: off.has(`arrow ${name}`),
       });
@@ -123,8 +124,11 @@ class Drawn {
 function labelOf(group) {
   const [text, halo] = [group.querySelector(".label"), group.querySelector(".halo")];
   if (!text?.firstChild || !halo) return null;
-  const width = Number(halo.getAttribute("width"));
-  return { text, halo, first: text.textContent, shown: text.textContent, middle: Number(halo.getAttribute("x")) + width / 2, room: width - text.getComputedTextLength() };
+  const [width, first, long] = [Number(halo.getAttribute("width")), text.textContent, text.getComputedTextLength()];
+  const line = group.querySelector(".line").getBBox();
+  const fits = line.height < 2 ? Math.floor((line.width - 24) / ((1.15 * long) / first.length)) - 3 : Infinity; // a level line stays in sight beside its label, which is bold if it was taken last
+  const most = Math.max(SHORTEST, Math.min(fits, Math.max(LONGEST, first.length)));
+  return { text, halo, first, shown: first, most, middle: Number(halo.getAttribute("x")) + width / 2, room: width - long };
 }
 
 function relabel(label, wanted) {

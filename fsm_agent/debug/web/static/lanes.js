@@ -115,7 +115,7 @@ export function Lanes({ turn, count, at, engine, states, onLook, theme, running 
     event.stopPropagation();
   };
 
-  return html`<section class=${`lanes${left === NARROW ? " narrow" : ""}`} ref=${box} aria-label="lanes of the states" onPointerDown=${press}
+  return html`<section class=${`lanes${left === NARROW ? " narrow" : ""}`} ref=${box} style=${{ "--lanes": `${lanes * lane}px` }} aria-label="lanes of the states" onPointerDown=${press}
     onPointerMove=${(event) => event.buttons === 1 && event.currentTarget.hasPointerCapture(event.pointerId) && scrub(event)}>
     <ul class="lane-names" aria-hidden="true" style=${{ "--lane": `${lane}px`, "--words": `${Math.min(lane, 11)}px` }}>${states.map((name, i) => html`<li class=${i === states.length - 1 ? "final" : `t${i % 7}`} title=${name}><span>${name}</span></li>`)}${timed && html`<li title="what was waited for"><span>waited for</span></li>`}</ul>
     <canvas ref=${canvas} class="lane-canvas" role="img" aria-label=${timed ? `the states over time, ${seconds(data?.seconds)} in all` : "the state at every position, as columns"}></canvas>
@@ -146,14 +146,15 @@ function drawWaits(pen, data, step, top, height, color) {
   });
 }
 
-/** Round values from 0 to `most`, about eight of them. */
-function ticks(most, timed) {
-  if (!(most > 0)) return [0];
-  const rough = most / 8;
+/** Round values from `first` on, about eight of them in a range of `whole`. */
+function ticks(first, whole, timed) {
+  if (!(whole > 0)) return [first];
+  const rough = whole / 8;
   const power = 10 ** Math.floor(Math.log10(rough));
   const size = [1, 2, 5, 10].map((one) => one * power).find((one) => one >= rough);
   const step = timed ? size : Math.max(1, Math.round(size));
-  return Array.from({ length: Math.floor(most / step) + 1 }, (_, i) => i * step);
+  const begin = Math.ceil(first / step);
+  return Array.from({ length: Math.floor((first + whole) / step) - begin + 1 }, (_, i) => (begin + i) * step);
 }
 
 /** `whole`: what the axis is long, seconds or moves; those begin at `first`. */
@@ -162,9 +163,9 @@ function drawAxis(pen, whole, wide, top, first, color, timed) {
   pen.font = '10px system-ui, "DejaVu Sans", sans-serif';
   pen.textBaseline = "top";
   let free = -1;
-  for (const value of ticks(whole, timed)) {
-    const x = (timed ? value / (whole || 1) : (value + 0.5) / (whole + 1)) * wide;
-    const text = timed ? value ? seconds(value) : "0" : String(first + value);
+  for (const value of ticks(timed ? 0 : first, whole, timed)) {
+    const x = (timed ? value / (whole || 1) : (value - first + 0.5) / (whole + 1)) * wide;
+    const text = timed ? value ? seconds(value) : "0" : String(value);
     const width = pen.measureText(text).width;
     const place = Math.max(0, Math.min(wide - width, x - width / 2));
     pen.fillRect(Math.min(wide - 1, x), top, 1, 4);

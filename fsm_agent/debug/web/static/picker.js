@@ -71,6 +71,6 @@ export function Pick({ turn, info, onPick, frame: Frame, onClose }) {
   }, []);
   const near = (one) => (one.id === info?.parent || one.parent === turn || (one.parent && one.parent === info?.parent) ? 0 : 1);
   const sorted = [...turns].sort((a, b) => near(a) - near(b));
-  return html`<${Frame} title="Compare with" onClose=${onClose}>${problem && html`<p class="problem">${problem}</p>`}<ul class="pick">${sorted.map((one) => html`<li key=${one.id}><button type="button" onClick=${() => onPick(one.id)}><${TurnLine} one=${one} />${!near(one) && html`<span class="quiet">same line</span>`}</button></li>`)}</ul>
+  return html`<${Frame} title="Compare with" onClose=${onClose}>${problem && html`<p class="problem">${problem}</p>`}<ul class="pick">${sorted.map((one) => html`<li key=${one.id}><button type="button" onClick=${() => onPick(one.id)}><${TurnLine} one=${one} />${!near(one) && html`<span class="quiet">related by a fork</span>`}</button></li>`)}</ul>
     ${turns.length === 0 && html`<p class="quiet">This home has no other turn.</p>`}<//>`;
 }

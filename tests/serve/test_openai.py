@@ -475,6 +475,7 @@ REFUSED = [
         400, "invalid_value", "image",
     ),
     ("chat/completions", {"model": MODEL, "messages": []}, 400, "invalid_type", "not a list of messages"),
+    ("chat/completions", {"model": MODEL, "messages": [{"role": "assistant", "tool_calls": 3}, *MESSAGES]}, 400, "bad_request", "a list of calls"),
     ("chat/completions", {"model": MODEL, "messages": [{"role": "assistant", "tool_calls": [{}]}, *MESSAGES]}, 400, "bad_request", "not a tool call"),
     ("chat/completions", {"model": MODEL, "messages": MESSAGES, "n": 2}, 400, "unsupported_parameter", "allowed: 1"),
     ("chat/completions", {"model": MODEL, "messages": MESSAGES, "n": True}, 400, "unsupported_parameter", "allowed: 1"),

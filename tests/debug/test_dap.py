@@ -110,7 +110,7 @@ def test_requests_in_the_wrong_order_or_unknown_are_refused_in_words(tmp_path: P
         for source in (5, {"path": "\0"}):
             editor.refuses("a source has no path", "breakpointLocations", sound=False, source=source, line=1)
         with pytest.raises(Refused, match="the arguments are not an object"):
-            editor.answer(editor.send("evaluate", 5, sound=False))  # type: ignore[arg-type]
+            editor.answer(editor.send("evaluate", 5, sound=False))
         assert editor.ask("threads")["threads"][0]["id"] == 1
 
 

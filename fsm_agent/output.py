@@ -58,12 +58,21 @@ class JsonSchema:
         except SchemaError as error:
             why = one_line(error.message, 200)
             raise ConfigError(f"not a JSON schema ({error.json_path})", why, "JSON schema 2020-12") from None
+        except RecursionError:
+            raise ConfigError(
+                "the schema is nested too deeply", None, "$defs and $ref for its parts"
+            ) from None
         self.schema, self.name, self.__name__ = dict(schema), name, name
         quick = validators.extend(Draft202012Validator, {"pattern": _check_pattern})
         self._validator = quick(schema, registry=Registry())  # an empty registry fetches nothing
 
     def __call__(self, value: Any) -> Any:
-        found = list(islice(self._validator.iter_errors(value), MOST_PROBLEMS))
+        try:
+            found = list(islice(self._validator.iter_errors(value), MOST_PROBLEMS))
+        except RecursionError:
+            raise ValueError(
+                "- the value is nested too deeply, or the schema refers to itself alone"
+            ) from None
         if found:
             lines = [
                 f"- {error.json_path.removeprefix('$.')}: {one_line(error.message, 200)}" for error in found

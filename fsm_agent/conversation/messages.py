@@ -154,9 +154,12 @@ class Message:
             raise ConfigError(
                 "a message's content has the wrong type", content, "a string, a list of parts, or None"
             )
-        for key in ("reasoning", "issuer"):
+        for key in ("reasoning", "issuer", "tool_call_id", "name"):
             if not isinstance(row.get(key), TEXT):
                 raise ConfigError(f"{key} of a message has the wrong type", row[key], "a string or None")
+        calls = row.get("tool_calls") or ()
+        if not isinstance(calls, (list, tuple)):
+            raise ConfigError("tool_calls of a message has the wrong type", calls, "a list of calls")
         blocks = row.get("blocks") or ()
         if blocks and not (
             isinstance(blocks, (list, tuple)) and all(isinstance(one, Mapping) for one in blocks)
@@ -165,7 +168,7 @@ class Message:
         return cls(
             role=row["role"],
             content=content,
-            tool_calls=tuple(map(_call_from, calls)) if (calls := row.get("tool_calls")) else (),
+            tool_calls=tuple(map(_call_from, calls)),
             tool_call_id=row.get("tool_call_id"),
             name=row.get("name"),
             reasoning=row.get("reasoning"),

@@ -183,6 +183,7 @@ class SessionService:
         self._stop = asyncio.Event()
         self._serving: asyncio.Task[None] | None = None
         self._started: dict[str, set[str]] = {}  # turns by key
+        self._starting: dict[str, str] = {}  # turns that are on their way into the store, by session
 
     # Its life
 
@@ -242,6 +243,8 @@ class SessionService:
         if self.leaving:
             raise Leaving("this server is stopping")
         content = _read_content(content)
+        if session_id is not None:
+            _check_session_name(session_id)
         if turn_id and _NAME.fullmatch(turn_id) is None:
             raise BadRequest(f"no id of a turn: {turn_id[:40]!r}")
         if turn_id and (begun := self._session_of(turn_id)) is not None:
@@ -256,8 +259,10 @@ class SessionService:
         else:
             session = await self._claim_session(caller, session_id)
             owned = None
+            turn_id = turn_id or f"{session}-{uuid.uuid4().hex[:8]}"
             if not waits:
-                await self._refuse_if_busy(session)
+                await self._refuse_if_busy(session, turn_id)
+                self._starting[session] = turn_id
         try:
             order = await submit(
                 self.store, self._dispatcher, content, session,
@@ -266,6 +271,7 @@ class SessionService:
         except ConfigError as error:
             raise BadRequest(str(error)) from None
         finally:
+            self._starting.pop(session, None)
             if owned is not None:
                 await owned
         self._started[caller.id].add(order.turn)
@@ -646,8 +652,6 @@ class SessionService:
     async def _claim_session(self, caller: Caller, session: str) -> str:
         """Return the first session of the conversation. A new one becomes the caller's. Raises ``NotFound``
         if another key owns it."""
-        if _NAME.fullmatch(session) is None or session.startswith("c-"):
-            raise BadRequest(f"no id of a session: {session[:40]!r}")
         first = first_session(self.store, session)
         owner = self._owners.get(first)
         if owner is None and not self._is_stored(first):
@@ -695,8 +699,10 @@ class SessionService:
         if turn_id not in self._started.get(caller.id, ()):
             self._find_session_of(caller, turn_id)
 
-    async def _refuse_if_busy(self, first: str) -> None:
-        if not all(self._is_done(one.turn) for one in await self._dispatcher.waiting(first)):
+    async def _refuse_if_busy(self, first: str, turn_id: str) -> None:
+        """Raise ``Busy`` if the session runs another turn than this one, which a repeated request names."""
+        waiting = [one.turn for one in await self._dispatcher.waiting(first) if one.turn != turn_id]
+        if self._starting.get(first, turn_id) != turn_id or not all(map(self._is_done, waiting)):
             raise Busy("another turn of this session is running")
         for _, owner in self.store.unfinished(self.store.newest(first).id):
             if self.store.owners.alive(owner):
@@ -718,6 +724,11 @@ class SessionService:
 
     def _audit(self, caller: Caller, what: str, **more: Any) -> None:
         audit.info("%s", json.dumps({"do": what, "key": caller.id, "name": caller.name, **more}))
+
+
+def _check_session_name(session: str) -> None:
+    if _NAME.fullmatch(session) is None or session.startswith("c-"):
+        raise BadRequest(f"no id of a session: {session[:40]!r}")
 
 
 def _read_content(content: Any) -> Any:

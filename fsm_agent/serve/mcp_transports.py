@@ -82,14 +82,16 @@ def read_message(line: bytes | None) -> SessionMessage | JSONRPCError | None:
     except ValueError:
         pass
     try:
-        from_json(line)
+        given = from_json(line)
     except ValueError:
         return _refusal(PARSE_ERROR, "Parse error")
-    return _refusal(INVALID_REQUEST, "Invalid request")
+    asked = given.get("id") if isinstance(given, dict) and "method" in given else None
+    known = asked if isinstance(asked, str) or type(asked) is int else None  # bool is an int, too
+    return _refusal(INVALID_REQUEST, "Invalid request", known)
 
 
-def _refusal(code: int, message: str) -> JSONRPCError:
-    return JSONRPCError(jsonrpc="2.0", id=None, error=ErrorData(code=code, message=message))
+def _refusal(code: int, message: str, request: str | int | None = None) -> JSONRPCError:
+    return JSONRPCError(jsonrpc="2.0", id=request, error=ErrorData(code=code, message=message))
 
 
 async def serve_stdio(

@@ -9,6 +9,7 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from typing import Any, NamedTuple
 
+from pydantic_core import from_json
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
@@ -92,16 +93,12 @@ async def json_body(request: Request) -> dict[str, Any]:
     except ClientDisconnect:
         raise BadRequest("the client left before its body had arrived") from None
     try:
-        given = json.loads(bytes(body) or b"{}", parse_constant=_refuse_constant)
-    except (ValueError, RecursionError):
-        raise BadRequest("the body is not JSON") from None
+        given = from_json(bytes(body) or b"{}", allow_inf_nan=False)  # refuses halves of surrogate pairs
+    except ValueError as error:
+        raise BadRequest(f"the body is not JSON in UTF-8: {error}") from None
     if not isinstance(given, dict):
         raise BadRequest("the body is not a JSON object")
     return given
-
-
-def _refuse_constant(name: str) -> Any:
-    raise ValueError(name)
 
 
 def last_event_id(request: Request) -> str:

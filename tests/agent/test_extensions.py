@@ -107,7 +107,7 @@ def test_values_are_apart_stay_and_are_json(agent: MakeAgent) -> None:
     assert again.kept.get("at") == {"sky": "red"}
     asyncio.run(again.kept.drop("at"))
     assert first.kept.keys() == []
-    for value in (float("nan"), {1, 2}, "x" * 1_000_001):
+    for value in (float("nan"), {1, 2}, "x" * 1_000_001, "\ud800"):
         with pytest.raises(ConfigError, match=r"at of extension notes (cannot be kept|is too large)"):
             asyncio.run(first.kept.put("at", value))
 

@@ -126,6 +126,14 @@ def test_the_list_of_commands_says_what_the_help_of_each_begins_with() -> None:
         assert group.commands.summaries() == helps
 
 
+@pytest.mark.parametrize("name", slow_ones(name for name in PROGRAM if COMMANDS[name][0]))
+def test_a_word_that_is_not_text_is_no_traceback(name: str, cli: Cli) -> None:
+    words = COMMANDS[name][0]
+    for at in (at for at, word in enumerate(words) if not word.startswith("-")):
+        code, _, err = cli(*name.split(), *words[:at], "s-\udcff", *words[at + 1 :])
+        assert (code in (0, 2), "Traceback" in err) == (True, False), (at, code, err)
+
+
 @pytest.mark.parametrize("name", PROGRAM)
 def test_what_the_parser_refuses_is_said_as_all_else(name: str, cli: Cli) -> None:
     own = PROGRAM[name].params

@@ -147,6 +147,14 @@ def test_what_the_caller_says_to_the_system_twice_is_said_once() -> None:
             [{"role": "assistant", "content": "a", "codex_reasoning_items": ["x"]}],
             "codex_reasoning_items of a message",
         ),
+        (
+            [{"role": "assistant", "content": "a", "tool_calls": 3}],
+            "tool_calls of a message has the wrong type",
+        ),
+        (
+            [{"role": "tool", "content": "a", "tool_call_id": ["x"]}],
+            "tool_call_id of a message has the wrong",
+        ),
         (["x"], "not a message"),
     ],
 )

@@ -107,6 +107,10 @@ def test_requests_in_the_wrong_order_or_unknown_are_refused_in_words(tmp_path: P
         editor.refuses("has its turn already", "launch", task="again")
         editor.refuses("this value is no longer shown; given: 77", "variables", variablesReference=77)
         editor.refuses("no such frame; given: 5", "scopes", frameId=5)
+        for source in (5, {"path": "\0"}):
+            editor.refuses("a source has no path", "breakpointLocations", sound=False, source=source, line=1)
+        with pytest.raises(Refused, match="the arguments are not an object"):
+            editor.answer(editor.send("evaluate", 5, sound=False))
         assert editor.ask("threads")["threads"][0]["id"] == 1
 
 

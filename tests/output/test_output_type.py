@@ -159,6 +159,16 @@ def test_an_invalid_json_schema_is_refused_in_one_line(schema: Any) -> None:
     assert "\n" not in str(refused.value)
 
 
+def test_a_schema_that_is_too_deep_or_refers_to_itself_alone_is_an_answer_in_words() -> None:
+    deep: Any = {"type": "string"}
+    for _ in range(500):
+        deep = {"type": "array", "items": deep}
+    with pytest.raises(ConfigError, match="nested too deeply"):
+        JsonSchema(deep)
+    with pytest.raises(ToolFailure, match="the schema refers to itself alone"):
+        value_of(JsonSchema({"type": "object", "allOf": [{"$ref": "#"}]}), "{}")
+
+
 def test_a_schema_fetches_nothing() -> None:
     schema = JsonSchema({"$ref": "http://127.0.0.1:1/other.json"})
     with pytest.raises(ToolFailure, match="Unresolvable"):

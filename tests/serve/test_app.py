@@ -45,6 +45,12 @@ async def test_a_turn_over_http(serving: MakeService, web: WebClient) -> None:
     assert stream[-1]["data"]["final_response"] == result["final_response"] == "hello there"
 
 
+def nested_documents(depth: int) -> bytes:
+    """A message whose only part is a document, whose only part is a document, and so on."""
+    begin = b'{"type": "document", "source": {"type": "content", "content": ['
+    return b'{"content": [' + begin * depth + b"]}}" * depth + b"]}"
+
+
 def refused(answer: Any, status: int, code: str) -> str:
     """An error in our own form, without anything of our insides; its message."""
     assert (answer.status_code, answer.json()["error"]["code"]) == (status, code), answer.text
@@ -67,7 +73,8 @@ async def chunks(*pieces: bytes) -> AsyncIterator[bytes]:
         (b'{"content": 3}', 400, "bad_request"), (b'{"content": "hi", "tools": []}', 400, "bad_request"),
         (b'{"content": "hi", "turn_id": "../x"}', 400, "bad_request"),
         (b'{"content": "hi", "waits": "perhaps"}', 400, "bad_request"),
-        (b'{"content": ""}', 400, "bad_request"),
+        (b'{"content": ""}', 400, "bad_request"), (rb'{"content": "\ud800"}', 400, "bad_request"),
+        (rb'{"content": "hi", "\ud800": 1}', 400, "bad_request"), (nested_documents(300), 400, "bad_request"),
     ],
 )  # fmt: skip
 async def test_a_malformed_body_is_refused_in_a_line(

@@ -161,6 +161,7 @@ def test_what_is_no_message_is_answered_and_costs_nothing_else(place: Place) -> 
         + line("no/such/method", 2)
         + line("tools/call", 3, name="nothing")
         + line("tools/call", 4, name="ask", arguments=[1])
+        + b'{"jsonrpc": "2.0", "id": 6, "method": "tools/call", "params": 5}\n'
         + line("tools/call", 5, name="wait", arguments={"path": str(place.folder)}),
         timeout=60,
     )
@@ -171,6 +172,7 @@ def test_what_is_no_message_is_answered_and_costs_nothing_else(place: Place) -> 
     assert by_id[2]["error"]["code"] == -32601
     assert by_id[3]["error"] == {"code": -32602, "message": "Unknown tool: nothing"}
     assert by_id[4]["error"]["code"] == -32602
+    assert by_id[6]["error"]["code"] == -32600, "a client that waits for this id is answered"
     assert process.returncode == 0
     assert b"Traceback" not in errors
 

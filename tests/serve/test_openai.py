@@ -7,6 +7,7 @@ import json
 import sqlite3
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, closing
+from functools import reduce
 from typing import Any
 
 import openai
@@ -452,6 +453,7 @@ async def test_the_models_are_the_agent(talking: Talking) -> None:
 
 MESSAGES = [{"role": "user", "content": "hi"}]
 FUNCTION = {"type": "function", "name": "f", "parameters": {}}
+DEEP = reduce(lambda inner, _: {"type": "array", "items": inner}, range(180), {"type": "string"})
 REFUSED = [
     ("responses", {"input": "hi", "model": "gpt-9"}, 404, "model_not_found", "allowed: agent"),
     ("responses", {"model": MODEL}, 400, "invalid_type", "input is neither"),
@@ -473,8 +475,19 @@ REFUSED = [
         400, "invalid_value", "image",
     ),
     ("chat/completions", {"model": MODEL, "messages": []}, 400, "invalid_type", "not a list of messages"),
+    ("chat/completions", {"model": MODEL, "messages": [{"role": "assistant", "tool_calls": 3}, *MESSAGES]}, 400, "bad_request", "a list of calls"),
     ("chat/completions", {"model": MODEL, "messages": [{"role": "assistant", "tool_calls": [{}]}, *MESSAGES]}, 400, "bad_request", "not a tool call"),
     ("chat/completions", {"model": MODEL, "messages": MESSAGES, "n": 2}, 400, "unsupported_parameter", "allowed: 1"),
+    ("chat/completions", {"model": MODEL, "messages": MESSAGES, "n": True}, 400, "unsupported_parameter", "allowed: 1"),
+    (
+        "chat/completions", {"model": MODEL, "messages": MESSAGES, "stream_options": {"include_usage": "no"}},
+        400, "invalid_type", "include_usage is not true or false",
+    ),
+    (
+        "responses",
+        {"model": MODEL, "input": "hi", "text": {"format": {"type": "json_schema", "name": "x", "schema": DEEP}}},
+        400, "invalid_json_schema", "nested too deeply",
+    ),
     ("chat/completions", {"model": MODEL, "messages": MESSAGES, "stop": ["x"]}, 400, "unsupported_parameter", "stop"),
     ("chat/completions", {"model": MODEL, "messages": [{"role": "wizard"}]}, 400, "invalid_value", "allowed: system"),
     ("chat/completions", {"model": MODEL, "messages": MESSAGES, "tools": [FUNCTION]}, 400, "unsupported_parameter", "its own tools"),
@@ -495,12 +508,30 @@ async def test_what_cannot_be_used_is_refused_in_the_words_of_the_wire(
     assert len(error["message"]) < 400
 
 
+async def test_instructions_that_are_too_large_begin_nothing(talking: Talking, store: Store) -> None:
+    async with talking(text("hello")) as client:
+        with pytest.raises(openai.BadRequestError, match=r"instructions and text\.format are too large"):
+            await client.responses.create(model=MODEL, input="hi", instructions="x" * 1_000_001)
+    assert store.database.select("SELECT id FROM queued") == []
+
+
+async def test_a_session_that_is_none_is_named_in_the_refusal(talking: Talking) -> None:
+    async with talking(text("hello")) as client:
+        with pytest.raises(openai.BadRequestError, match="no id of a session: 'a b'"):
+            await client.chat.completions.create(
+                model=MODEL, messages=[{"role": "user", "content": "hi"}],
+                extra_headers={"x-fsm-agent-session": "a b"},
+            )  # fmt: skip
+
+
 async def test_a_body_that_is_no_json_or_is_huge_is_refused(talking: Talking) -> None:
     async with talking() as client:
         for content, code in (
             (b'{"model": ', 400),
             (b"[1]", 400),
             (b"[" * 200_000, 400),
+            (rb'{"model": "agent", "input": "hi", "instructions": "\ud800"}', 400),
+            (rb'{"model": "agent", "input": "hi", "\ud800": 1}', 400),
             (b"x" * 17_000_000, 413),
         ):
             with pytest.raises(openai.APIStatusError) as refused:

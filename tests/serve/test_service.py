@@ -84,6 +84,17 @@ async def test_the_same_turn_id_begins_one_turn(serving: MakeService, caller: Ca
         assert len(service.sessions(caller)) == 2
 
 
+async def test_one_of_several_messages_at_once_begins_a_turn(serving: MakeService, caller: Caller) -> None:
+    async with serving(text("one")) as service:
+        begun = await asyncio.gather(
+            *(service.start(caller, f"hi {number}", "thread-1") for number in range(5)),
+            return_exceptions=True,
+        )
+        assert [type(one) for one in begun if not isinstance(one, str)] == [Busy] * 4
+        turns = [service.start(caller, "hi", "thread-2", turn_id="turn-2") for _ in range(5)]
+        assert await asyncio.gather(*turns) == ["turn-2"] * 5
+
+
 async def test_what_belongs_to_another_key_is_not_there(serving: MakeService, caller: Caller) -> None:
     async with serving(text("one")) as service:
         turn = await service.start(ANN, "hi", "thread-1")

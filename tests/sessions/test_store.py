@@ -32,6 +32,14 @@ def test_a_conversation_goes_on_in_another_process(home: Path) -> None:
     assert contents(third.messages) == ["first", "one", "second", "two", "third", "three"]
 
 
+def test_a_name_that_is_not_text_is_refused_in_one_line(store: Store) -> None:
+    with pytest.raises(ConfigError, match="allowed: valid Unicode without NUL"):
+        store.database.select("SELECT 1 FROM turns WHERE id = ?", "s-\udcff")
+    with pytest.raises(ConfigError, match="valid Unicode"), store.database.reading() as connection:
+        connection.execute("SELECT 1 FROM turns WHERE id = ?", ("s-\udcff",))
+    assert store.database.select("SELECT 1 FROM turns") == []
+
+
 def test_102_the_next_request_begins_with_the_bytes_of_the_last(home: Path) -> None:
     one, two = ScriptedModel([tools(call("look", {})), text("an answer")]), ScriptedModel([text("more")])
     look = tool(effect="pure", name="look")(lambda: "seen " * 50)

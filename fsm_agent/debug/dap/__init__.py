@@ -285,12 +285,13 @@ class EditorSession:
         if request.get("type") != "request" or not isinstance(request.get("seq"), int):
             log.warning("the editor sent what is not a request: %.200r", request)
             return
+        quiet = False
         try:
             if not isinstance(arguments, Mapping):
                 raise ConfigError("the arguments are not an object", arguments, "an object")
+            quiet = command == "evaluate" and arguments.get("context") in ("hover", "watch", "clipboard")
             self._carry_out(str(command), arguments, request)
         except Exception as error:
-            quiet = command == "evaluate" and arguments.get("context") in ("hover", "watch", "clipboard")
             self._context.outbox.refuse(
                 request, _words(error), show=not quiet or not isinstance(error, FORESEEN)
             )

@@ -149,11 +149,11 @@ class Client:
         """Return a file in the protocol's format."""
         return {"name": f"{path.parent.name}/{path.name}", "path": path.as_uri() if self.uris else str(path)}
 
-    def path(self, source: Mapping[str, Any]) -> str:
+    def path(self, source: object) -> str:
         """Return the path of an editor's source. Raises ``ConfigError`` for one without a path."""
-        path = source.get("path")
-        if not isinstance(path, str) or not path:
-            raise ConfigError("a source has no path", source.get("name"), "a file")
+        path = source.get("path") if isinstance(source, Mapping) else None
+        if not isinstance(path, str) or not path or "\0" in path:
+            raise ConfigError("a source has no path", source, "a file")
         return url2pathname(unquote(urlsplit(path).path)) if self.uris else path
 
 

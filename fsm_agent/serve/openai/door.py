@@ -40,8 +40,8 @@ from fsm_agent.serve.openai.responses import (
     error_of,
     turn_of,
 )
-from fsm_agent.serve.web import EventStream, Sse, caller_of, json_body, route
-from fsm_agent.sessions.store.kept_values import OF_TURNS, KeptValues
+from fsm_agent.serve.web import EventStream, Sse, caller_of, json_body, route, to_json
+from fsm_agent.sessions.store.kept_values import LARGEST, OF_TURNS, KeptValues
 from fsm_agent.sessions.store.pending import Pending
 
 DONE = Sse("[DONE]")
@@ -154,14 +154,20 @@ class OpenAiDoor(Door):
     async def _begin(
         self, request: Request, caller: Caller, asked: Asked, session: str, turn: str
     ) -> Response:
-        turn = await self._service.start(caller, asked.message, session, turn_id=turn, **_options(asked))
-        if self._heads.get(turn) is not None:  # a repeated request, by its idempotency key
-            return await self._respond(request, caller, asked, self._translator(caller, turn, request))
         head = ResponseHead(
             turn, session, time.time(), asked.model, asked.previous, asked.instructions or None,
             asked.metadata, asked.format, asked.background, asked.thoughts,
         )  # fmt: skip
-        await self._heads.put(turn, asdict(head))
+        kept = asdict(head)
+        if (size := len(to_json(kept))) > LARGEST:
+            raise InvalidRequest(
+                f"instructions and text.format are too large; given: {size:,}; allowed: up to {LARGEST:,}"
+                " characters of JSON", "instructions" if asked.schema is None else "text.format",
+            )  # fmt: skip
+        turn = await self._service.start(caller, asked.message, session, turn_id=turn, **_options(asked))
+        if self._heads.get(turn) is not None:  # a repeated request, by its idempotency key
+            return await self._respond(request, caller, asked, self._translator(caller, turn, request))
+        await self._heads.put(turn, kept)
         return await self._respond(request, caller, asked, self._translator(caller, turn, request, head))
 
     async def _continue(

@@ -134,7 +134,7 @@ def _read_common(body: Mapping[str, Any], more: frozenset[str]) -> Asked:
         raise InvalidRequest("model is not a name of a model", "model", "missing_model")
     asked = Asked(model, stream=bool(_optional(body, "stream", bool, "true or false")))
     options = _optional(body, "stream_options", dict, "an object") or {}
-    asked.usage = bool(options.get("include_usage"))
+    asked.usage = bool(_optional(options, "include_usage", bool, "true or false"))
     metadata = _optional(body, "metadata", dict, "an object of texts") or {}
     fits = all(
         isinstance(value, str) and len(value) <= 512 and len(name) <= 64 for name, value in metadata.items()
@@ -148,7 +148,7 @@ def _read_common(body: Mapping[str, Any], more: frozenset[str]) -> Asked:
         if name in HINTS:
             if name != "store" or value is False:  # every turn is stored
                 asked.ignored.append(name)
-        elif value not in NEUTRAL.get(name, ()):
+        elif json.dumps(value) not in map(json.dumps, NEUTRAL.get(name, ())):  # true is not 1
             _refuse(name)
     return asked
 

@@ -24,6 +24,8 @@ from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
+from fsm_agent.errors import ConfigError
+
 # ----------------------------------------------------------------------------------------------------
 # The interface for the store's SQL: a connection to SQLite or to PostgreSQL, with the few operations that
 # both have.
@@ -35,6 +37,11 @@ from typing import Any, Literal, Protocol
 
 Values = Sequence[Any] | Mapping[str, Any]
 Refusal = Callable[[], Exception]
+
+
+def unstorable(text: str | None) -> ConfigError:
+    """Return the error for a text that no row can hold: half a surrogate pair, in PostgreSQL also a NUL."""
+    return ConfigError("this text cannot be stored or looked for", text, "valid Unicode without NUL")
 
 
 class SqlCursor(Protocol):

@@ -47,6 +47,7 @@ class KeptValues:
         for a value that is not JSON or is too large."""
         try:
             text = json.dumps(value, ensure_ascii=False, allow_nan=False)
+            f"{key}{text}".encode()
         except (TypeError, ValueError, RecursionError) as error:
             raise ConfigError(
                 f"{key} of extension {self._extension} cannot be kept ({error})", value

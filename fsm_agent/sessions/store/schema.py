@@ -50,7 +50,7 @@ from functools import cache
 from pathlib import Path
 
 from fsm_agent.errors import StoreError
-from fsm_agent.sessions.store.database import SqlConnection
+from fsm_agent.sessions.store.database import SqlConnection, unstorable
 from fsm_agent.sessions.store.rows import loads
 
 JSON_COLUMNS = {
@@ -437,7 +437,9 @@ def look_through(connection: sqlite3.Connection, path: Path, long: float = LONG)
 
 def as_store_error(error: BaseException, path: Path) -> Exception:
     """Return a ``StoreError`` of one line that names the problem with the file and the fix; errors that are
-    not its fault are returned unchanged."""
+    not its fault are returned unchanged, and a ``ConfigError`` for a text that no row can hold."""
+    if isinstance(error, UnicodeEncodeError):
+        return unstorable(error.object)
     if isinstance(error, sqlite3.Error):
         words = str(error)
         lower = words.lower()

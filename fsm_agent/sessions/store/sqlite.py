@@ -239,7 +239,7 @@ class SqliteDatabase(SqliteWriter):
         with self._reading:
             try:
                 yield self._reader
-            except sqlite3.Error as error:
+            except (sqlite3.Error, UnicodeEncodeError) as error:
                 raise as_store_error(error, self.path) from error
 
     @contextlib.contextmanager

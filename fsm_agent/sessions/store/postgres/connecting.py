@@ -12,7 +12,7 @@ import psycopg
 from psycopg.adapt import Loader
 
 from fsm_agent.errors import StoreError
-from fsm_agent.sessions.store.database import Values
+from fsm_agent.sessions.store.database import Values, unstorable
 from fsm_agent.sessions.store.postgres import masked_url
 from fsm_agent.sessions.store.schema import tables
 
@@ -200,7 +200,11 @@ def is_passing(error: BaseException) -> bool:
 
 def as_store_error(error: BaseException, url: str) -> Exception:
     """Return a ``StoreError`` of one line that names the problem with the database and the fix; errors that
-    are not its fault are returned unchanged."""
+    are not its fault are returned unchanged, and a ``ConfigError`` for a text that no row can hold."""
+    if isinstance(error, UnicodeEncodeError):
+        return unstorable(error.object)
+    if isinstance(error, psycopg.DataError) and error.sqlstate is None:  # not sent: it has a NUL
+        return unstorable(None)
     if not isinstance(error, psycopg.Error):
         return error if isinstance(error, Exception) else RuntimeError(repr(error))
     words = " ".join((error.diag.message_primary or _first_line(error)).split())

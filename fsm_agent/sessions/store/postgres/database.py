@@ -188,7 +188,7 @@ class PostgresDatabase(PostgresWriter):
     def _explaining(self) -> Iterator[None]:
         try:
             yield
-        except psycopg.Error as error:
+        except (psycopg.Error, UnicodeEncodeError) as error:
             raise as_store_error(error, self.url) from error
 
     def listen(self, on_notice: Callable[[str], None]) -> bool:

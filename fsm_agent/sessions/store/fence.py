@@ -233,6 +233,12 @@ class Owners:
         with self._lock:
             return owner == self._me and self._pid == os.getpid() and self._file(owner).exists()
 
+    def leave_to_parent(self) -> None:
+        """Close the inherited lock in a forked process: while it is open, no process takes over the turns of
+        a parent that has died."""
+        if self._handle >= 0:
+            os.close(self._handle)
+
     def _locked(self, owner: str) -> int:
         private_folder(self._folder)
         handle = os.open(self._file(owner), os.O_RDWR | os.O_CREAT | getattr(os, "O_CLOEXEC", 0), 0o600)

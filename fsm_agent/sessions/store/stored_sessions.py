@@ -6,6 +6,7 @@ from __future__ import annotations
 import importlib
 import json
 import logging
+import os
 import threading
 import time
 import uuid
@@ -107,6 +108,10 @@ class RowCache:
             return wire
 
 
+OPEN: weakref.WeakSet[StoredSessions] = weakref.WeakSet()
+"""All stores of this process."""
+
+
 class StoredSessions:
     """The sessions of one home in its database. ``pause_points``: the turns of the home that run in this
     process, ``fences`` their right to write. ``at_work``: background children by session, so that two agents
@@ -124,6 +129,11 @@ class StoredSessions:
     ) -> None:
         self.home, self.now = home, now
         self._opened, self._durability, self.database_url = opened, durability, database_url
+        self._inherited: list[object] = []
+        self._start()
+        OPEN.add(self)
+
+    def _start(self) -> None:
         self.fences = Fences()
         self._rows = RowCache()
         self._instead: dict[str, str] = {}
@@ -131,6 +141,15 @@ class StoredSessions:
         self.at_work: dict[str, Any] = {}
         self.trees: weakref.WeakValueDictionary[str, IterationBudget] = weakref.WeakValueDictionary()
         self.reservations = Reservations()
+
+    def start_after_fork(self) -> None:
+        """Start without turns, threads and connections in a forked process: those are the parent's. They are
+        kept, because closing a connection here would disturb the parent. A SQLite file that is open in the
+        parent cannot be opened here."""
+        if (owners := self.__dict__.pop("owners", None)) is not None:
+            owners.leave_to_parent()
+        self._inherited += [owners, self.__dict__.pop("database", None)]
+        self._start()
 
     @cached_property
     def database(self) -> Database:
@@ -248,6 +267,15 @@ class StoredSessions:
         """Return the messages that compactions and undos set aside, oldest first."""
         sql = "SELECT body, body_crc FROM messages WHERE session = ? AND active = 0 ORDER BY number"
         return [message_of(*row) for row in self.database.select(sql, session_id)]
+
+
+def _start_after_fork() -> None:
+    for store in list(OPEN):
+        store.start_after_fork()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_start_after_fork)
 
 
 def _copy(source: Any, target: Any) -> None:

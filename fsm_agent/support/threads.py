@@ -172,8 +172,21 @@ class LoopThread:
         with self._lock:
             if self._loop is None or self._loop.is_closed():
                 self._loop = new_loop()
-                threading.Thread(target=self._loop.run_forever, daemon=True, name="fsm-agent-loop").start()
+                threading.Thread(
+                    target=_run_on, args=(self._loop,), daemon=True, name="fsm-agent-loop"
+                ).start()
             return self._loop
+
+
+def _run_on(loop: asyncio.AbstractEventLoop) -> None:
+    """Run the loop until it is stopped. ``SystemExit`` and ``KeyboardInterrupt`` of a task also end
+    ``run_forever``, although the caller of the task has them: other callers must not wait forever."""
+    while True:
+        try:
+            loop.run_forever()
+        except (KeyboardInterrupt, SystemExit):
+            continue
+        return
 
 
 def warn_if_blocking(name: str, instead: str) -> None:

@@ -209,7 +209,9 @@ class KeyPool:
 
 
 def _sources(keys: ApiKey) -> list[str | CredentialSource]:
-    given = [keys] if keys is None or isinstance(keys, (str, CredentialSource)) else list(keys)
+    if keys is None or isinstance(keys, (str, CredentialSource)):
+        keys = [keys]
+    given = list(keys) if isinstance(keys, Iterable) else [keys]
     found: list[str | CredentialSource] = []
     for key in given:
         if isinstance(key, (str, CredentialSource)):

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
 
 from fsm_agent.conversation.messages import Message
-from fsm_agent.errors import ConfigError, StoreError
+from fsm_agent.errors import ConfigError, StoreError, expect, expect_name
 from fsm_agent.sessions import Session
 from fsm_agent.sessions.store.database import Database, Durability, SqlConnection
 from fsm_agent.sessions.store.fence import Fences, Owners
@@ -490,6 +490,7 @@ NUMBERED = 9
 def find_session(store: StoredSessions, name: str) -> str:
     """Return the id of the session that ``name`` refers to: an id, a title, or the beginning of one. Raises
     ``ConfigError`` when it matches no session or several."""
+    expect_name("the name of a session or turn", name, "an id, its beginning, or a title")
     query = store.database.select
     for where in (
         "id = ?",
@@ -553,6 +554,7 @@ def any_turn(store: StoredSessions, name: str) -> str:
 def _turns_called(store: StoredSessions, name: str) -> list[str]:
     """Return the turn with this id, or else all turns whose ids begin with ``name``."""
     query = "SELECT id FROM turns WHERE substr(id, 1, length(?)) = ? ORDER BY id"
+    expect_name("the name of a session or turn", name, "an id, its beginning, or a title")
     ids = [turn_id for (turn_id,) in store.database.select(query, name, name)] if name else []
     return [name] if name in ids else ids
 
@@ -608,6 +610,7 @@ def free_title(c: SqlConnection, title: str, session_id: str) -> str:
 def rename(store: StoredSessions, session_id: str, title: str) -> str:
     """Change the title of a session, and return it with whitespace normalized. Raises ``ConfigError`` for a
     title that is empty, too long, or taken."""
+    expect("the title of a session", title, str, f"a title of 1 to {LONGEST} characters")
     words = _printable(" ".join(title.split()))
     if not 0 < len(words) <= LONGEST:
         raise ConfigError("a session cannot be called so", title, f"a title of 1 to {LONGEST} characters")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, Self, cast, overload
@@ -31,7 +30,7 @@ from fsm_agent.runtime.events import Pieces, StreamDelta
 from fsm_agent.sessions.store import Claim, Store
 from fsm_agent.sessions.store.database import Job
 from fsm_agent.sessions.store.journal.read import Turns
-from fsm_agent.sessions.store.pending import Pending, PendingItems
+from fsm_agent.sessions.store.pending import Pending
 from fsm_agent.sessions.store.stored_sessions import any_turn, rename
 from fsm_agent.sessions.turn import DurableTurn
 from fsm_agent.sessions.turn_limiter import HandoffChain, MessageQueue
@@ -51,7 +50,6 @@ UNREAD = 1_000_000
 """Maximum backlog of events for a reader of streamed text; a longer one would lose text."""
 Turn = DurableTurn[TurnResult[Out]]
 """The turn of one user message: a ``DurableTurn`` whose result is a ``TurnResult``."""
-Start = Callable[..., DurableTurn[TurnResult[Any]]]
 
 
 class Agent(Generic[Deps, Out]):
@@ -163,9 +161,8 @@ class Agent(Generic[Deps, Out]):
         the turn hands the conversation over, the other agent's turn follows; the result is that of the last
         turn. Raises ``TurnSuspended`` if the turn has to wait for an answer, see ``pending``."""
         warn_if_blocking("run_conversation", "await agent.arun(…)")
-        given, start = (system_message, conversation_history, task_id), cast("Start", self.start)
-        turn = start(user_message, *given, output_type=output_type, **more)
-        return LOOP.run(self._run(turn, user_message, output_type, more))
+        given = (user_message, system_message, conversation_history, task_id)
+        return LOOP.run(self._run(given, output_type, more))
 
     @overload
     async def arun(
@@ -199,19 +196,16 @@ class Agent(Generic[Deps, Out]):
         **more: Unpack[TurnOptions[Deps]],
     ) -> TurnResult[Any]:
         """``run_conversation``, asynchronously."""
-        if not isinstance(user_message, str):  # an image or a PDF may take seconds
-            user_message = await asyncio.to_thread(self._turns.message, user_message)
-        given, start = (system_message, conversation_history, task_id), cast("Start", self.start)
-        turn = start(user_message, *given, output_type=output_type, **more)
-        return await self._run(turn, user_message, output_type, more)
+        message = await self._turns.read_message(user_message)
+        return await self._run((message, system_message, conversation_history, task_id), output_type, more)
 
     def _run(
-        self, turn: Turn[Any], message: Content, output_type: Any, more: TurnOptions[Deps]
+        self, given: tuple[Any, ...], output_type: Any, more: TurnOptions[Deps]
     ) -> Coroutine[Any, Any, TurnResult[Any]]:
-        limits = more.get("limits")
+        turn, limits = self._turns.start(*given, output_type=output_type, **more), more.get("limits")
         following = partial(self.following, deps=more.get("deps"), output_type=output_type, limits=limits)
         alike = output_type is None and limits is None
-        return self._queue.run(HandoffChain(turn, following), message if alike else None)
+        return self._queue.run(HandoffChain(turn, following), given[0] if alike else None)
 
     def stream_text(
         self, user_message: Content, *, output_type: Any = None, **more: Unpack[TurnArguments[Deps]]
@@ -229,8 +223,7 @@ class Agent(Generic[Deps, Out]):
         self, turns: list[Turn[Any]], user_message: Content, output_type: Any, more: TurnArguments[Deps]
     ) -> AsyncGenerator[str]:
         """``stream_text``; the turns go into ``turns`` as they begin."""
-        if not isinstance(user_message, str):  # an image or a PDF may take seconds
-            user_message = await asyncio.to_thread(self._turns.message, user_message)
+        user_message = await self._turns.read_message(user_message)
         turn: Turn[Any] | None = self._turns.start(user_message, output_type=output_type, **more)
         deps, limits = more.get("deps"), more.get("limits")
         while turn is not None:
@@ -276,29 +269,21 @@ class Agent(Generic[Deps, Out]):
         conversation_history: History | None = None,
         task_id: str | None = None,
         *,
-        ephemeral_prompt: str | None = None,
-        deps: Any = None,
         output_type: Any = None,
-        limits: Limits | None = None,
+        **more: Unpack[TurnOptions[Deps]],
     ) -> Turn[Any]:
         """Make a turn that has not moved yet. ``user_message``: text, or content parts in any form of
         ``fsm_agent.conversation.parts``; an image or a PDF may take seconds. ``conversation_history``
         replaces the session's rows and is never changed; system rows at its beginning join
-        ``system_message``. ``ephemeral_prompt``: text after the system prompt for this turn only; it is in no
-        transcript, in no later turn, and after the part that a provider caches. ``deps``: passed to tools in
-        their ``RunContext``, and never stored. ``output_type``: of this answer, instead of the agent's,
-        whichever agent gives it; ``str`` for text. ``limits``: of this turn, and of each that it hands the
-        conversation over to, instead of the agent's. Its children have the agent's limits, and so does the
-        turn when it is resumed.
+        ``system_message``. ``output_type``: of this answer, instead of the agent's, whichever agent gives it;
+        ``str`` for text. ``more``: see ``fsm_agent.options.TurnOptions``.
 
         Raises ``ConfigError`` for tools that need missing ``deps``, for a message that is empty or too long,
         for a part that is unusable or that the model cannot read, for a history with invalid rows or with a
         system row after others, and for an ``ephemeral_prompt`` that is not text.
         """
-        return self._turns.start(
-            user_message, system_message, conversation_history, task_id,
-            ephemeral_prompt=ephemeral_prompt, deps=deps, output_type=output_type, limits=limits,
-        )  # fmt: skip
+        given = (system_message, conversation_history, task_id)
+        return self._turns.start(user_message, *given, output_type=output_type, **more)
 
     def begin_queued(
         self, turn_id: str, request: Mapping[str, Any], begins: Job, *, deps: Deps | None = None
@@ -334,7 +319,7 @@ class Agent(Generic[Deps, Out]):
         if left.handoffs and left == speaker_of(self.store, left.turn.session):
             wanted = {"deps": deps, "output_type": output_type}
             return self._take_over(left.turn.session, left.handoffs, left.task_id, **wanted)
-        speaker = self._others.named(left.agent, self.session_id)
+        speaker = self._others.find(left.agent, self.session_id)
         return speaker._turns.resume(session_or_turn_id, deps, output_type, claim)
 
     def fork(
@@ -356,7 +341,7 @@ class Agent(Generic[Deps, Out]):
     def pending(self) -> list[Pending]:
         """Return what the suspended turns of this home wait for, oldest first: questions, approvals, late
         results, timers."""
-        return self._items.open()
+        return self._services.pending.open()
 
     def answer(self, pending_id: str, value: Any = None, *, pattern: str = "", by: str = "") -> Pending:
         """Answer the pending item with this id, whichever process asked; then ``resume`` its ``turn``.
@@ -365,11 +350,7 @@ class Agent(Generic[Deps, Out]):
         the tool; for a timer, nothing or the result of the call. ``by``: the person who answers, by default
         the user of this machine. Raises ``ConfigError`` for an invalid answer, for an item that no longer
         waits, and for a second answer."""
-        return answer(self._items, pending_id, value, pattern=pattern, by=by)
-
-    @property
-    def _items(self) -> PendingItems:
-        return PendingItems(lambda: self.store.database, self._services.clock.now)
+        return answer(self._services.pending, pending_id, value, pattern=pattern, by=by)
 
     def interrupt(self, message: str | None = None) -> None:
         """Stop the running turn, or the next one before its first request. From any thread; idempotent."""
@@ -524,4 +505,4 @@ class Agent(Generic[Deps, Out]):
         """Return the current agent of the conversation: the one that ran its last turn or received it from
         it; this agent if it does not know the other. Its turns are in the same session."""
         left = speaker_of(self.store, self.session_id)
-        return self if left is None else self._others.named(left.agent, self.session_id)
+        return self if left is None else self._others.find(left.agent, self.session_id)

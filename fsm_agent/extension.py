@@ -236,16 +236,16 @@ def load_extension(name: str) -> type[Extension]:
     if name not in found:
         raise ConfigError("no such extension is installed", name, near(name, found) if found else "none")
     try:
-        made = found[name].load()
+        extension = found[name].load()
     except Exception as error:  # third-party code may raise anything
         raise ConfigError(f"extension {name} cannot be loaded ({_why(error)})", found[name].value) from error
-    if not (isinstance(made, type) and issubclass(made, Extension)):
+    if not (isinstance(extension, type) and issubclass(extension, Extension)):
         raise ConfigError(
-            f"extension {name} is not an Extension", made, "a class that inherits from Extension"
+            f"extension {name} is not an Extension", extension, "a class that inherits from Extension"
         )
-    if made.name != name:
-        raise ConfigError(f"the class of extension {name} has another name", made.name, name)
-    return made
+    if extension.name != name:
+        raise ConfigError(f"the class of extension {name} has another name", extension.name, name)
+    return extension
 
 
 def extensions_of(

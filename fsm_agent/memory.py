@@ -96,11 +96,11 @@ def apply_operations(entries: Sequence[str], operations: Sequence[Operation], li
 
 def _apply(entries: list[str], operation: Operation) -> None:
     if operation.action == "remove":
-        del entries[_found(entries, operation)]
+        del entries[_find_entry(entries, operation)]
         return
     entry = _entry(operation)
     if operation.action == "replace":
-        entries[_found(entries, operation)] = entry
+        entries[_find_entry(entries, operation)] = entry
     elif entry not in entries:
         entries.append(entry)
 
@@ -121,7 +121,7 @@ def _entry(operation: Operation) -> str:
     return entry
 
 
-def _found(entries: Sequence[str], operation: Operation) -> int:
+def _find_entry(entries: Sequence[str], operation: Operation) -> int:
     part = clean(operation.old_text).strip()
     if not part:
         raise EntryRefused(f"{operation.action} needs old_text: a part of the entry that is meant.")

@@ -160,11 +160,16 @@ class AgentOptions(AgentArguments, total=False):
 
 
 class TurnOptions(TypedDict, Generic[Deps], total=False):
-    """The keyword-only arguments of ``Agent.start`` besides ``output_type``; it describes them."""
+    """The keyword-only arguments of ``Agent.start`` besides ``output_type``."""
 
     ephemeral_prompt: str | None
+    """Text after the system prompt for this turn only; it is in no transcript, in no later turn, and after
+    the part that a provider caches."""
     deps: Deps | None
+    """Passed to tools in their ``RunContext``, and never stored."""
     limits: Limits | None
+    """Of this turn, and of each that it hands the conversation over to, instead of the agent's. Its children
+    have the agent's limits, and so does the turn when it is resumed."""
 
 
 class TurnArguments(TurnOptions[Deps], total=False):

@@ -217,14 +217,14 @@ class OutputType(Generic[Out]):
         """Return the value in an answer; for a function its validated arguments. Raises ``ToolFailure`` with
         a message for the model if the answer is not valid."""
         problem: ToolFailure | None = None
-        for document, said in self._documents(text):
+        for document, value in self._documents(text):
             try:
-                return ValidOutput(self._value(document), said)
+                return ValidOutput(self._value(document), value)
             except ToolFailure as error:
                 problem = problem or error
         raise problem or ToolFailure(NO_JSON)
 
-    async def finished(self, read: ValidOutput[Any], perform: Perform) -> ValidOutput[Out]:
+    async def finish(self, read: ValidOutput[Any], perform: Perform) -> ValidOutput[Out]:
         """Return the final answer: the function's result, if there is a function. Raises what ``perform``
         raises."""
         return read if self._tool is None else ValidOutput(await perform(self._tool, read.value), read.text)

@@ -434,10 +434,10 @@ def _skill(path: Path, inside: Path | None) -> Skill | str:
         if inside is not None and leads_out(path, inside):
             return f"its {SKILL_FILE} is a link that leads out of the project"
         with path.open(encoding="utf-8-sig", errors="replace") as file:
-            told = introduction(file.read(MAX_FRONT))
+            front = introduction(file.read(MAX_FRONT))
     except OSError as error:
         return f"its {SKILL_FILE} could not be read: {error.strerror or error}"
-    return told if isinstance(told, str) else Skill(*told, path.parent)
+    return front if isinstance(front, str) else Skill(*front, path.parent)
 
 
 def introduction(text: str) -> tuple[str, str] | str:
@@ -539,12 +539,12 @@ async def prompt_of(
         changed = sorted(name for name in inputs if inputs[name] != stored.inputs.get(name))
         log.info("the system prompt was built again; changed: %s", ", ".join(changed))
     recalled = await sources.recall()
-    made = StoredPrompt(_join_blocks(read_now.layers, recalled, now if sources.machine else None), inputs)
+    prompt = StoredPrompt(_join_blocks(read_now.layers, recalled, now if sources.machine else None), inputs)
     if recalled.whole:
-        kept[key] = made
+        kept[key] = prompt
     else:
         kept.pop(key, None)
-    return made.text, (*read_now.notices, *recalled.notices)
+    return prompt.text, (*read_now.notices, *recalled.notices)
 
 
 def _inputs(sources: Sources, system_message: str) -> _Read:

@@ -138,7 +138,7 @@ def name_of(request: Any) -> str:
     return ""
 
 
-def intended(request: Any) -> bool:
+def has_intent(request: Any) -> bool:
     """Say whether the journal records the request while it is in flight."""
     declared = request.intent if isinstance(request, Request) else None
     return effect_of(request) != "pure" if declared is None else declared

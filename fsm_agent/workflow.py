@@ -252,7 +252,7 @@ class Workflow(Generic[T]):
         log = TurnLog(self.store.database, held, turn)
         table = self.kind.table
         new = NewTurn(first_user_words(_title_of(turn)), table.name, table.digest, parent=parent)
-        return self._turn(turn, log, lambda: self.store.begin(held, turn, log.opened, new))
+        return self._turn(turn, log, lambda: self.store.begin(held, turn, log.open, new))
 
     def resume(
         self, session_or_turn_id: str, *, claim: Claim | None = None
@@ -286,10 +286,10 @@ class Workflow(Generic[T]):
 
         async def reenter() -> Begun:
             begun = await enter(log.fence)
-            log.opened()
+            log.open()
             if begun.recording is None or not position.turn.imported:
                 return begun
-            return dataclasses.replace(begun, recording=begun.recording.unbelieved())
+            return dataclasses.replace(begun, recording=begun.recording.distrust())
 
         return self._turn(turn, log, reenter, self._turns.steps_before(position, turn.seq))
 
@@ -400,8 +400,8 @@ def _ending(turn: T) -> TurnEnding[WorkflowResult[T]]:
         return WorkflowResult(turn.turn_id, turn.exit or "", turn.outcome, turn, tuple(steps))
 
     def closing(ended: WorkflowResult[T]) -> Closing:
-        said = {"turn_exit_reason": ended.exit, "error": turn.bug or None, "moves": turn.seq}
-        return Closing(ended.exit, ended.outcome, said)
+        fields = {"turn_exit_reason": ended.exit, "error": turn.bug or None, "moves": turn.seq}
+        return Closing(ended.exit, ended.outcome, fields)
 
     def noted(ended: WorkflowResult[T], stored: bool, problem: str) -> WorkflowResult[T]:
         return dataclasses.replace(ended, stored=stored, problem=problem)
@@ -558,15 +558,15 @@ def _edit(snapshot: dict[str, Any], edit: Mapping[str, Mapping[str, Any]]) -> No
     """Apply a person's changes to a snapshot. Raises ``ConfigError``."""
     expect("edit", edit, Mapping, "a mapping with counters or fields")
     fixed = {"turn_id", "state", "seq", "counts", "history", "rows"}
-    for name, said in edit.items():
-        if name not in ("counters", "fields") or not isinstance(said, Mapping):
+    for name, changes in edit.items():
+        if name not in ("counters", "fields") or not isinstance(changes, Mapping):
             raise ConfigError(
                 "a turn of this table cannot be edited so", name, "counters, fields: names and values"
             )
         if name == "counters":
-            snapshot["counts"] = with_counters(snapshot["counts"], said)
+            snapshot["counts"] = with_counters(snapshot["counts"], changes)
             continue
-        for key, value in said.items():
+        for key, value in changes.items():
             if key not in snapshot or key in fixed:
                 raise ConfigError("it has no such field", key, ", ".join(sorted(snapshot.keys() - fixed)))
             snapshot[key] = value

@@ -126,7 +126,7 @@ class EditorTalk:
         commands = dict(self._host.commands)
         if self._unfinished() is not None:
             commands[RESUME] = ("Continue the turn that was left unfinished", "")
-        self._view.tell(update_available_commands(_command(name, *told) for name, told in commands.items()))
+        self._view.tell(update_available_commands(_command(name, *info) for name, info in commands.items()))
 
     async def replay(self) -> None:
         """Send the transcript, and a note on an unfinished turn."""
@@ -138,7 +138,7 @@ class EditorTalk:
                 f"the last turn was left unfinished: “{asked}”; /{RESUME} continues it,"
                 " another message gives it up"
             )
-        await self._view.settled()
+        await self._view.flush()
 
     def _rows(self, session: str) -> list[Message]:
         return [Message.from_dict(row) for row in self._service.load(LOCAL, session)["messages"]]
@@ -178,9 +178,9 @@ class EditorTalk:
             self._notice = ""
         found = _COMMAND.fullmatch(content) if isinstance(content, str) else None
         if found is not None and found[1] in self._host.commands:
-            said = await self._host.obey(self.agent, found[1], (found[2] or "").strip())
-            self._view.tell(update_agent_message_text(clean(said)))
-            await self._view.settled()
+            reply = await self._host.obey(self.agent, found[1], (found[2] or "").strip())
+            self._view.tell(update_agent_message_text(clean(reply)))
+            await self._view.flush()
             return PromptResponse(stop_reason="end_turn")
         running = next((one.turn for one in self._prompts if one.turn), "")
         if running and (result := await self._say(running, content)) is not None:
@@ -256,12 +256,12 @@ class EditorTalk:
                     todo = "your next message answers it" if answers else f"when it is there, say /{RESUME}"
                     asked = "".join(f"\n{one.asked}" for one in waits.pending if one.kind == "question")
                     self._view.note(f"{waits}; {todo}{asked}")
-                    await self._view.settled()
+                    await self._view.flush()
                     about = {"fsm_agent": {"turn": waits.turn_id}}
                     return PromptResponse(stop_reason="end_turn", field_meta=about)
         self._heard.pop(turn, None)
         self._view.finish(result)
-        await self._view.settled()
+        await self._view.flush()
         return _prompt_response(result)
 
     async def _approve(self, turn: str, item: Pending) -> None:

@@ -93,8 +93,8 @@ def kind_of(name: str) -> ToolKind:
 
 def title_of(name: str, arguments: Mapping[str, Any]) -> str:
     """Return a one-line title: the tool, and the argument that says most."""
-    told = next((arguments[one] for one in TELLING if one in arguments), "")
-    words = one_line(visible(told if isinstance(told, str) else repr(told), lines=False), 120)
+    value = next((arguments[one] for one in TELLING if one in arguments), "")
+    words = one_line(visible(value if isinstance(value, str) else repr(value), lines=False), 120)
     tool = one_line(visible(name, lines=False), 80)
     return f"{tool} {inline(words)}" if words else tool
 
@@ -356,7 +356,7 @@ class EditorView:
         """Send an update after the earlier ones; from any thread."""
         self._loop.call_soon_threadsafe(self._waiting.put_nowait, update)
 
-    async def settled(self) -> None:
+    async def flush(self) -> None:
         """Wait until all updates have been sent."""
         await asyncio.sleep(0)  # updates of this loop are in the queue then
         await self._waiting.join()
@@ -449,10 +449,10 @@ class EditorView:
             self.note(f"{reason.outcome.value}: {result.error or reason.value.replace('_', ' ')}")
 
     def _rest(self, text: str) -> None:
-        said, whole = self._said.strip(), clean(text).strip()
-        if whole and not said.endswith(whole):
-            rest = whole.removeprefix(said).strip() if said else whole
-            self.tell(update_agent_message_text(f"\n\n{rest}" if said else rest))
+        shown, whole = self._said.strip(), clean(text).strip()
+        if whole and not shown.endswith(whole):
+            rest = whole.removeprefix(shown).strip() if shown else whole
+            self.tell(update_agent_message_text(f"\n\n{rest}" if shown else rest))
             self._said = whole
 
     def _show(self, call_id: str, name: str, arguments: Mapping[str, Any], *, asked: bool) -> None:
@@ -528,7 +528,7 @@ class EditorView:
 
     async def _choice(self, shown: ToolCallUpdate, options: list[PermissionOption]) -> str | None:
         """Return the option that the person chose; ``None`` if none, or one that was not offered."""
-        await self.settled()
+        await self.flush()
         response = await self._client.request_permission(self.session_id, shown, options)
         outcome = response.outcome
         chosen = outcome.option_id if isinstance(outcome, AllowedOutcome) else None

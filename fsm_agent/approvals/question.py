@@ -128,8 +128,8 @@ class _Look:
 
     def _run(self, part: str, text: str, start: int) -> str:
         char = part[0]
-        told = char in " \n\t" or _unseen(char, self.encoding) or category(char)[0] == "M"
-        if not told and start not in self.moved:
+        escaped = char in " \n\t" or _unseen(char, self.encoding) or category(char)[0] == "M"
+        if not escaped and start not in self.moved:
             return part
         last = self._one(char, text, start) if char == "\n" and self.lines else ""
         times = len(part) - bool(last)
@@ -340,8 +340,8 @@ class Question:
         if self.why:
             before += _label_rows("(asked because)", self.why, width)
         after = [_sentence(f"{head}, shown above")] if long else []
-        told = (self.name, self.task, self.why, self.where, self.remembered)
-        shown = (*told, *(f"{one.place} {one.shown}" for one in self.parts))
+        texts = (self.name, self.task, self.why, self.where, self.remembered)
+        shown = (*texts, *(f"{one.place} {one.shown}" for one in self.parts))
         if any(ESCAPE.search(text) for text in shown):
             after.append(QuestionRow(ESCAPES))
         if self.remembered:

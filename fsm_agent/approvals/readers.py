@@ -127,8 +127,8 @@ def _run(program: str, folder: str, *words: str) -> list[str]:
     except OSError as error:
         raise _Unreadable(error.strerror or str(error)) from None
     if ended.returncode:
-        said = one_line(os.fsdecode(ended.stderr), 200)
-        raise _Unreadable(said or f"exit code {ended.returncode}")
+        problem = one_line(os.fsdecode(ended.stderr), 200)
+        raise _Unreadable(problem or f"exit code {ended.returncode}")
     return os.fsdecode(ended.stdout).split("\0")
 
 
@@ -342,7 +342,7 @@ class ReaderFolder:
         sub = next((word for word in rest if word[:1] != "-"), "")
         return (
             self._why_variables()
-            or next((reason for one in programs if (reason := self._found(one))), "")
+            or next((reason for one in programs if (reason := self._find_obstacle(one))), "")
             or (self._by_git(sub) if name == "git" and rest != ["--version"] else "")
             or ("" if name in _SHOWS_NO_CONTENTS else self._shows(name, command.words[last + 1 :]))
         )
@@ -383,7 +383,7 @@ class ReaderFolder:
         real = os.path.realpath(os.path.join(self.workdir, path))
         return os.path.commonpath((self.workdir, real)) == self.workdir
 
-    def _found(self, name: str) -> str:
+    def _find_obstacle(self, name: str) -> str:
         """Return why the file that runs under a name is not a system program, else an empty text."""
         if name in BUILTINS:
             return ""

@@ -93,14 +93,14 @@ def answer(items: PendingItems, name: str, value: Any, *, pattern: str = "", by:
         raise ConfigError("only an approval has a pattern", pattern, "an answer to what is asked")
     match item.kind:
         case "approval":
-            said: Any = asdict(_approval(item, value, pattern))
+            answer: Any = asdict(_approval(item, value, pattern))
         case "question":
-            said = _words(item, value)
+            answer = _words(item, value)
         case "timer":
-            said = item.asked if value in (None, "") else str(value)
+            answer = item.asked if value in (None, "") else str(value)
         case "result":
-            said = to_jsonable_python(value, fallback=str)
-    return items.answer(item.id, said, by or user_of_machine())
+            answer = to_jsonable_python(value, fallback=str)
+    return items.answer(item.id, answer, by or user_of_machine())
 
 
 def _approval(item: Pending, value: Any, pattern: str) -> Approval:
@@ -153,12 +153,12 @@ class Waiting:
         item = self.of(question.call_id, ("approval",), digest_of(question, workdir))
         return None if item is None or item.answered is None else Approval(**item.answer)
 
-    def settled(self, question: AskApproval, said: Approval) -> Approval:
+    def settle(self, question: AskApproval, answer: Approval) -> Approval:
         """Record an answer given here to a question that is also open elsewhere; return the answer that
         counts."""
-        if not self.resumed or said.interrupted:
-            return said
-        kept = self.items.settle(self.fence, question.call_id, "approval", asdict(said), user_of_machine())
+        if not self.resumed or answer.interrupted:
+            return answer
+        kept = self.items.settle(self.fence, question.call_id, "approval", asdict(answer), user_of_machine())
         return Approval(**kept)
 
     def put_off(self, question: AskApproval, workdir: str) -> NotYet | None:
@@ -223,7 +223,7 @@ class Approvals:
         self._allowed = [Pattern.of(text) for text in rules.allow]
         self._denied = [Pattern.of(text) for text in rules.deny]
         self._session: list[Pattern] = []
-        self._nobody, self._origin, self._silent = NOBODY, "", False
+        self._unasked, self._origin, self._silent = NOBODY, "", False
         self._turnstiles: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Lock] = (
             weakref.WeakKeyDictionary()
         )
@@ -246,7 +246,7 @@ class Approvals:
             grants=self._grants,
             workdir=self._workdir,
         )
-        child._origin, child._turnstiles, child._nobody, child._hooks = (
+        child._origin, child._turnstiles, child._unasked, child._hooks = (
             origin,
             self._turnstiles,
             CHILD,
@@ -288,9 +288,9 @@ class Approvals:
     def _concerns(self, tool: ToolSpec, denied: list[Pattern]) -> bool:
         ruled = self._rules.policy.get(tool.name) in ("ask", "deny")
         forbidden = any(pattern.names(tool.name) for pattern in denied)
-        return tool.approval == "never" and (ruled or forbidden or self._suspected(tool) or _writes(tool))
+        return tool.approval == "never" and (ruled or forbidden or self._is_suspect(tool) or _writes(tool))
 
-    def _suspected(self, tool: ToolSpec) -> bool:
+    def _is_suspect(self, tool: ToolSpec) -> bool:
         """Say whether a tool needs approval because the turn was imported. Fetching a page informs its
         server."""
         return self._imported and (tool.effect != "pure" or tool.name in self._outside)
@@ -313,7 +313,7 @@ class Approvals:
             settled = await self._answer_without_person(call, why, interrupted, session)
             if settled is not None:
                 return settled
-            question = await in_daemon_thread(self.posed, request, call)
+            question = await in_daemon_thread(self.complete, request, call)
             waiting = None if self._silent else waiting
             stored = None if waiting is None else waiting.approval(question, self._workdir)
         except StoreError as error:
@@ -347,9 +347,9 @@ class Approvals:
 
     def _refuse_unasked(self, tool: str, why: str) -> Approval:
         """Refuse a call when there is no one to ask."""
-        if self._nobody == NOBODY:
+        if self._unasked == NOBODY:
             self._callbacks.publish(StatusText(f"{tool} was not run: {NOBODY}; {ALLOWING}"))
-        return Approval(False, f"{self._nobody}; it is asked because {why}" if why else self._nobody)
+        return Approval(False, f"{self._unasked}; it is asked because {why}" if why else self._unasked)
 
     async def _answer_without_person(
         self, call: Asked, why: str, interrupted: asyncio.Event, session: str
@@ -362,9 +362,9 @@ class Approvals:
         denied = [*self._denied, *(grant.pattern for grant in remembered if grant.verdict == "deny")]
         if policy == "deny" or any(pattern.forbids(call, self._workdir) for pattern in denied):
             return Approval(False, "it is forbidden")
-        said = await self._hook(call.tool, call.arguments, interrupted)
-        if said is not None and not said.granted:
-            return said
+        answer = await self._hook(call.tool, call.arguments, interrupted)
+        if answer is not None and not answer.granted:
+            return answer
         confinement = self._confinements.get(call.tool)
         leaves = confinement is not None and confinement.left_by(call.arguments)
         if not self._imported and (self._rules.bypass or (policy == "allow" and not leaves)):
@@ -375,7 +375,7 @@ class Approvals:
         walled = confinement is not None and confinement.frees(call.arguments)
         if walled and not self._imported and policy != "ask":
             return Approval(True, "it stays in the sandbox")
-        return self._own(call.tool, why) if said is None else said
+        return self._own(call.tool, why) if answer is None else answer
 
     def _allowing(self, remembered: list[Grant]) -> list[Pattern]:
         given = [grant for grant in remembered if grant.verdict == "allow"]
@@ -391,10 +391,10 @@ class Approvals:
         one."""
         spec = self._specs.get(tool)
         ruled = self._rules.policy.get(tool) == "ask"
-        free = spec is not None and spec.approval == "never" and not (ruled or why or self._suspected(spec))
+        free = spec is not None and spec.approval == "never" and not (ruled or why or self._is_suspect(spec))
         return Approval(True, "not forbidden") if free else None
 
-    def posed(self, request: AskApproval, call: Asked | None = None) -> AskApproval:
+    def complete(self, request: AskApproval, call: Asked | None = None) -> AskApproval:
         """Complete the question: the pattern to remember, the delegated task, the reason, and the sandbox."""
         call = call or self._call(request.name, request.arguments)
         confinement = self._confinements.get(call.tool)
@@ -410,7 +410,7 @@ class Approvals:
             self._callbacks.publish(StatusText(f"{question.name} was not run: {reason}"))
             approval = Approval(False, reason)
         if waiting is not None and waiting.resumed:
-            approval = await in_daemon_thread(waiting.settled, question, approval)
+            approval = await in_daemon_thread(waiting.settle, question, approval)
         await self.remember(question, approval, session)
         return approval
 
@@ -439,8 +439,8 @@ class Approvals:
 
     async def before(self, name: str, arguments: Mapping[str, Any], interrupted: asyncio.Event) -> str:
         """Return why a ``before_tool`` callback blocks a call that needs no approval, if any."""
-        said = await self._hook(name, arguments, interrupted)
-        return said.reason if said is not None and not said.granted else ""
+        answer = await self._hook(name, arguments, interrupted)
+        return answer.reason if answer is not None and not answer.granted else ""
 
     async def _hook(
         self, name: str, arguments: Mapping[str, Any], interrupted: asyncio.Event
@@ -549,7 +549,7 @@ class Admission:
         self._free: frozenset[str] = frozenset()
         self._granted = Counter[tuple[str, str]]()
 
-    def opened(self, tools: Iterable[ToolSpec]) -> None:
+    def open(self, tools: Iterable[ToolSpec]) -> None:
         """Take the turn's tools, as marked by the rules."""
         self._free = frozenset(tool.name for tool in tools if tool.approval == "never")
 
@@ -557,7 +557,7 @@ class Admission:
         """Say whether calls of this tool need no approval."""
         return name in self._free
 
-    def answered(self, request: AskApproval, answer: Approval) -> None:
+    def remember(self, request: AskApproval, answer: Approval) -> None:
         """Remember a person's answer; an approval applies to this call with these arguments."""
         if answer.granted:
             self._granted[_call(request)] += 1

@@ -211,13 +211,13 @@ class _Reader(ProgramReader):
         if name.type != "variable_name" or any(value.type == "array" for value in values):
             self._miss("an array")
             return self._inside(node)
-        said = " ".join(word.text for value in values for word in self._words(value))
+        assigned = " ".join(word.text for value in values for word in self._words(value))
         known = self._text(name)
         before = self._value(known) if node.children[1].type == "+=" else ""
         if is_run_variable(known):
             self._miss(f"what {known} is for")
-            self._lines_in([said])
-        return self._set(known, before + said)
+            self._lines_in([assigned])
+        return self._set(known, before + assigned)
 
     def _set(self, name: str, value: str) -> None:
         self._variables[name] = value if len(value) <= MAX_VALUE else UNKNOWN

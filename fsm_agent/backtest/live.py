@@ -115,7 +115,7 @@ def places(
     """Return where forks begin: at the end of each recording, or with ``where`` at chosen moves of every turn
     that can be played: a number of moves, the name of a state for its first visit, or ``STATE:N`` for visit
     N. A changed turn whose recording ends earlier is forked there. Raises ``ConfigError``."""
-    chosen = None if where is None else _chosen(where)
+    chosen = None if where is None else _chooser(where)
     found = []
     for verdict in verdicts:
         ends = verdict.at - 1 if verdict.kind in ("differs", "missing") else None
@@ -131,7 +131,7 @@ def places(
     return found
 
 
-def _chosen(where: str) -> Callable[[RecordedTurn], int | None]:
+def _chooser(where: str) -> Callable[[RecordedTurn], int | None]:
     """Return a function from a turn to the number of moves before ``where``; ``None`` without it."""
     if where.isdecimal():
         number = int(where)
@@ -234,12 +234,12 @@ class Live:
         options: Mapping[str, Any],
         limits: Limits | None,
     ) -> Fork:
-        place, opened = blank.place, self.change.applied(recorded.opened)
+        place, opened = blank.place, self.change.apply(recorded.opened)
         runs = {one.spec.name: one for one in self.tools}
         record = Record(_results(recorded, place.at - self._reruns(place)), frozenset(runs))
         agent = Agent(
             **options,
-            tools=[_offered(spec, runs) for spec in opened.tools if spec.name not in BRIDGE],
+            tools=[_stub_tool(spec, runs) for spec in opened.tools if spec.name not in BRIDGE],
             toolsets=[],
             system_prompt=opened.system_prompt or None,
             settings=dict(self.change.settings),
@@ -258,7 +258,7 @@ class Live:
                 try:
                     result = await turn.arun()
                 finally:
-                    usd = await self._purse.took(self.store, turn.id, turn.id.rpartition("-")[0], "turn")
+                    usd = await self._purse.deduct(self.store, turn.id, turn.id.rpartition("-")[0], "turn")
             except UnknownPrice:  # it concerns every fork, not only this one
                 raise
             except FsmAgentError as error:
@@ -307,11 +307,11 @@ class Live:
 
     def _first_other(self, recorded: RecordedTurn, fork: str, at: int) -> int:
         """Return the number of the fork's first move that differs from the recorded one; 0 if none does."""
-        ours = [step.row for step in recorded.moves]
-        theirs = [step.row for step in Turns(self.store.database).steps(fork)]
-        pairs = enumerate(zip(ours, theirs, strict=False), 1)
+        before = [step.row for step in recorded.moves]
+        after = [step.row for step in Turns(self.store.database).steps(fork)]
+        pairs = enumerate(zip(before, after, strict=False), 1)
         first = next((number for number, (was, now) in pairs if number > at and was != now), 0)
-        return first or (0 if len(ours) == len(theirs) else min(len(ours), len(theirs)) + 1)
+        return first or (0 if len(before) == len(after) else min(len(before), len(after)) + 1)
 
 
 class Record(Extension):
@@ -361,7 +361,7 @@ def _results(recorded: RecordedTurn, at: int) -> dict[str, deque[tuple[bool, Too
     return found
 
 
-def _offered(spec: ToolSpec, runs: Mapping[str, Tool]) -> Tool:
+def _stub_tool(spec: ToolSpec, runs: Mapping[str, Tool]) -> Tool:
     """Return a tool with the recorded schema: one that may run, or one that is only shown to the model."""
     if spec.name in runs:
         own = runs[spec.name]
@@ -417,7 +417,7 @@ class Purse:
                 raise BudgetSpent
             yield Limits(usd=left)
 
-    async def took(self, store: Store, turn: str, session: str, scope: LimitScope) -> float:
+    async def deduct(self, store: Store, turn: str, session: str, scope: LimitScope) -> float:
         """Deduct and return the cost of the turn, or of its tree, including requests without reported
         tokens."""
         found = await Spending(store, turn, session, (scope,)).now()

@@ -86,7 +86,7 @@ class Change:
     tools: Mapping[str, Mapping[str, Any] | None] = field(default_factory=dict)
     machine: Machine | None = None
 
-    def applied(self, opened: Opened) -> Opened:
+    def apply(self, opened: Opened) -> Opened:
         """Return what the turn is opened with after the change."""
         prompt = opened.system_prompt
         if self.prompt is not None:
@@ -188,7 +188,7 @@ class RecordedTurn:
         info = turns.info(turn_id)
         _refuse(info)
         position = position_of(store, turn_id, 0)
-        opened = _opened(position, turns.snapshot(turn_id, 1), turns.messages(turn_id, 1))
+        opened = _reopen(position, turns.snapshot(turn_id, 1), turns.messages(turn_id, 1))
         return cls(info, position, opened, turns.steps(turn_id), turns.visits(turn_id))
 
     def limits(self, settings: Mapping[str, Any] | None = None) -> Mapping[str, int]:
@@ -200,7 +200,7 @@ class RecordedTurn:
         """Run the turn with ``change``, up to its end or the first differing move."""
         settings = _settings(merge(self.position.settings, change.settings))
         turn = restore_turn(replace(self.position, settings=settings))  # type: ignore[arg-type]  # taken as it is
-        opened, machine = change.applied(self.opened), change.machine or MACHINE
+        opened, machine = change.apply(self.opened), change.machine or MACHINE
         return await play_turn(turn, opened, _Visits(self.visits), machine=machine, moves=self.moves)
 
 
@@ -214,7 +214,7 @@ def _refuse(info: TurnInfo) -> None:
         )
 
 
-def _opened(position: Position, after: Mapping[str, Any], messages: Sequence[Mapping[str, Any]]) -> Opened:
+def _reopen(position: Position, after: Mapping[str, Any], messages: Sequence[Mapping[str, Any]]) -> Opened:
     """Restore the reply to ``OpenTurn`` from the turn's state after its first move."""
     known = replace(position, snapshot={**after, "rows": []}, row=None)
     known.settings = _settings(position.settings)  # type: ignore[assignment]  # taken as it is

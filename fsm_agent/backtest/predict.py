@@ -260,7 +260,7 @@ def forecast(
     )
 
 
-def drawn(
+def draw_turns(
     observed: Sequence[Observed],
     limits: Sequence[Mapping[str, int]] | None = None,
     *,
@@ -301,12 +301,12 @@ def observe(tests: Backtest, change: Mapping[str, Any]) -> tuple[list[Observed],
     turns that cannot be played. Raises ``ConfigError`` if none remain."""
     found: list[Observed] = []
     limits: list[Mapping[str, int]] = []
-    took = Turns(tests.store.database).usage()
+    usage = Turns(tests.store.database).usage()
     for turn in tests.turns:
         recorded = read(tests.store, turn)
         if isinstance(recorded, str) or recorded.info.digest != DIGEST or not recorded.moves:
             continue
-        use = took.get(turn)
+        use = usage.get(turn)
         rows = tuple(TURN.row(step.row) for step in recorded.moves)
         tokens, cost = (0, 0.0) if use is None else (use.tokens, use.cost)
         found.append(Observed(rows, recorded.limits(), tokens, cost))

@@ -78,14 +78,14 @@ class Replay:
             for _ in range(2)
         )
         opened = opening_of(found, map(Message.from_dict, self._history))
-        made = asyncio.run(play_turn(turn, opened, self._next))
-        if made.missing is not None:
-            call = getattr(made.missing.request, "call_id", "")
-            what = f"{made.missing.kind} {call}".strip()
+        played = asyncio.run(play_turn(turn, opened, self._next))
+        if played.missing is not None:
+            call = getattr(played.missing.request, "call_id", "")
+            what = f"{played.missing.kind} {call}".strip()
             raise AssertionError(f"the turn asked for something that is not in the record: {what}")
         reason = turn.exit.value if turn.exit else None
-        moves = [step.row for step in made.steps]
-        return Replayed(moves, reason, turn.ending.final_response, made.steps, turn)
+        moves = [step.row for step in played.steps]
+        return Replayed(moves, reason, turn.ending.final_response, played.steps, turn)
 
     def left(self) -> list[str]:
         """Return where unused replies remain: kinds of requests, and ids of calls."""
@@ -138,20 +138,20 @@ def make_test(store: Store, turn_id: str, *, shrink: bool = False, broken: Prope
         raise ConfigError("the turn is too long for a test", f"{info.seq:,} moves", f"up to {LONGEST:,}")
     recorded = mask_json(recording_of(store, turn_id))
     moves, result = [step.row for step in turns.steps(turn_id)], mask_json(turns.result(turn_id) or {})
-    made = _check_replay(recorded, moves, turn_id)
+    played = _check_replay(recorded, moves, turn_id)
     how = f"It ended with {info.exit} after {len(moves)} moves."
     if shrink:
         keeps = None if broken is None else breaks(broken)
-        if broken is not None and keeps is not None and not keeps(made):
+        if broken is not None and keeps is not None and not keeps(played):
             raise ConfigError("this turn does not break the property", broken.says, "a turn that breaks it")
         before = len(recorded["model"])
-        recorded, made = shrunk(recorded, keeps)
+        recorded, played = shrunk(recorded, keeps)
         how += f" Shrunk from {before} replies of the model to {len(recorded['model'])}."
         how += "" if broken is None else f" It breaks: {broken.says}"
-    final = made.final_response if shrink else result.get("final_response")
+    final = played.final_response if shrink else result.get("final_response")
     asked = one_line(mask_json(info.asked), 80)
-    ended = made.turn_exit_reason if shrink else info.exit
-    return text_of_test(turn_id, asked, how, recorded, made.moves, str(ended), final)
+    ended = played.turn_exit_reason if shrink else info.exit
+    return text_of_test(turn_id, asked, how, recorded, played.moves, str(ended), final)
 
 
 def recording_of(store: Store, turn_id: str) -> dict[str, Any]:
@@ -205,19 +205,19 @@ def _others_than(given: Mapping[str, Any], usual: Mapping[str, Any]) -> dict[str
 
 def _check_replay(recorded: Mapping[str, Any], moves: Sequence[str], turn_id: str) -> Replayed:
     try:
-        made, why = Replay(**recorded).run(), ""
+        played, why = Replay(**recorded).run(), ""
     except AssertionError as error:
-        made, why = Replayed([], None, None), f" ({error})"
-    if made.moves != moves:
+        played, why = Replayed([], None, None), f" ({error})"
+    if played.moves != moves:
         number = next(
-            (n for n, (one, other) in enumerate(zip(made.moves, moves, strict=False), 1) if one != other),
-            min(len(made.moves), len(moves)) + 1,
+            (n for n, (one, other) in enumerate(zip(played.moves, moves, strict=False), 1) if one != other),
+            min(len(played.moves), len(moves)) + 1,
         )
         raise ConfigError(
             f"this turn does not come out the same when it is played again: move {number} is another{why}",
             turn_id,
         )
-    return made
+    return played
 
 
 def text_of_test(
@@ -231,9 +231,9 @@ def text_of_test(
 ) -> str:
     """Return the text of a test that plays ``recorded`` and expects these moves and this end. Values cannot
     inject code: only the test itself is code."""
-    told = f"Turn {turn_id}: {asked}\n\n{how}".replace("\\", "/").replace('"', "'")
+    docstring = f"Turn {turn_id}: {asked}\n\n{how}".replace("\\", "/").replace('"', "'")
     parts = [
-        f'"""{told}\n"""\n',
+        f'"""{docstring}\n"""\n',
         "from fsm_agent.backtest.replay import Replay\n",
         f"MOVES = {_literal(moves)}\n",
         f"MESSAGE = {_literal(recorded['message'])}\n",
@@ -280,7 +280,7 @@ def breaks(claimed: Property) -> Keeps:
 
     def keeps(one: Replayed) -> bool:
         assert one.turn is not None
-        return bool(Monitor(table, one.turn).replayed(one.steps))
+        return bool(Monitor(table, one.turn).replay(one.steps))
 
     return keeps
 
@@ -294,8 +294,8 @@ def shrunk(recorded: Mapping[str, Any], keeps: Keeps | None = None) -> tuple[dic
     default the last row and the exit reason must stay. The history is removed if it is not needed, and the
     limits in ``LOWERED`` become as low as possible; then halves, quarters, and single replies of the model
     are removed, as long as that works."""
-    made = Replay(**recorded).run()
-    last = made.moves[-1], made.turn_exit_reason
+    played = Replay(**recorded).run()
+    last = played.moves[-1], played.turn_exit_reason
     keeps = keeps or (lambda one: (one.moves[-1], one.turn_exit_reason) == last)
     found = dict(recorded)
     for name in ("history", "others"):
@@ -334,10 +334,10 @@ def _without(recorded: Mapping[str, Any], keeps: Keeps, other: Mapping[str, Any]
     """Return the recording with ``other`` and without unused replies; ``None`` if ``keeps`` fails."""
     tried = {**recorded, **other}
     try:
-        smaller, made = _drop_unused(tried)
+        smaller, played = _drop_unused(tried)
     except (AssertionError, ConfigError):
         return None
-    return smaller if keeps(made) else None
+    return smaller if keeps(played) else None
 
 
 def _drop_unused(recorded: Mapping[str, Any]) -> tuple[dict[str, Any], Replayed]:

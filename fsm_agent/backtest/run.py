@@ -393,10 +393,10 @@ def headline(found: Found) -> str:
 
 def as_json(found: Found, live: Mapping[str, Any] | None = None) -> str:
     """Return the verdicts as JSON; ``live``: the outcome of forks."""
-    told = {"change": found.change, "turns": found.total, "counts": found.counts}
+    summary = {"change": found.change, "turns": found.total, "counts": found.counts}
     more = {} if live is None else {"live": live}
     verdicts = [one.to_dict() for one in found.verdicts]
-    return json.dumps({**told, "verdicts": verdicts, **more}, ensure_ascii=False)
+    return json.dumps({**summary, "verdicts": verdicts, **more}, ensure_ascii=False)
 
 
 def as_markdown(found: Found) -> str:

@@ -159,7 +159,7 @@ class LazyCommands(MutableMapping[str, Any]):
 
     def __getitem__(self, name: str) -> Any:
         if name not in self._made:
-            self._made[name] = _made(name, self._table[name])
+            self._made[name] = _build(name, self._table[name])
         return self._made[name]
 
     def __setitem__(self, name: str, command: Any) -> None:
@@ -183,12 +183,12 @@ class LazyCommands(MutableMapping[str, Any]):
         return [(name, help.partition(". ")[0].rstrip(".") + ".") for name, help in helps.items()]
 
 
-def _made(name: str, entry: tuple[str, str] | Group) -> Any:
+def _build(name: str, entry: tuple[str, str] | Group) -> Any:
     if isinstance(entry, Group):
         kind = Commands if not entry.alone else ShowByDefault if entry.default else ShowAlone
-        made = kind(name=name, help=entry.help, table=entry.commands, rich_markup_mode=None)
-        made.first = entry.first
-        return made
+        group = kind(name=name, help=entry.help, table=entry.commands, rich_markup_mode=None)
+        group.first = entry.first
+        return group
     module, _, function = entry[0].partition(":")
     single = typer.Typer(add_completion=False, **_PLAIN)
     single.command(name)(getattr(import_module(f"fsm_agent.cli.{module}"), function))

@@ -18,7 +18,7 @@ from rich.text import Text
 
 from fsm_agent.agent import Agent, Turn
 from fsm_agent.cli.agent_options import agent_of
-from fsm_agent.cli.input import CHAT, SIGN, Reader, TypeAhead, help_text, piped_reader, typed
+from fsm_agent.cli.input import CHAT, SIGN, Reader, TypeAhead, help_text, piped_reader, terminal_reader
 from fsm_agent.cli.options import CliOptions, Remote, with_agent
 from fsm_agent.cli.questions import attend
 from fsm_agent.cli.run import ctrl_c, figures, run_live, waiting_line
@@ -269,9 +269,9 @@ class ChatSession:
     async def _send(self, text: str | list[Part]) -> None:
         await self._make_room()
         words = [text] if isinstance(text, str) else text
-        said: Content = [*words, *self._attached] if self._attached else text
+        content: Content = [*words, *self._attached] if self._attached else text
         self._attached = []
-        await self._answer(partial(self.agent.start, said))
+        await self._answer(partial(self.agent.start, content))
 
     def _attach(self, path: str, kind: str = "") -> None:
         """Attach a file. It is read now, so that an error is shown at once."""
@@ -458,10 +458,10 @@ def chat(given: CliOptions, remote: Remote = False) -> int:
     attend(live, given.yes)
     meanwhile = None
     if person and live.console.is_terminal and sys.platform != "win32":
-        meanwhile = TypeAhead(live.typed)
+        meanwhile = TypeAhead(live.show_draft)
         live.aside, live.keep = meanwhile.aside, meanwhile.keep
     talk = ChatSession(replace(given, source="chat"), live, meanwhile, mentions=person)
     talk.greet()
-    read = typed(talk.agent.home, talk.toolbar, talk.prompts) if person else piped_reader(live)
+    read = terminal_reader(talk.agent.home, talk.toolbar, talk.prompts) if person else piped_reader(live)
     in_a_loop(talk.go_on(read))
     return 0

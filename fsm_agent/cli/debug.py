@@ -139,8 +139,8 @@ def debug_session_of_table(name: str, given: CliOptions) -> DebugSession:
         return DebugSession.of_workflow(manual_workflow(found, limits(found, given.sets) or {}, home))
     if given.sets:
         raise ConfigError("maxima are the program's own here", given.sets[0], "no --set")
-    made = found if isinstance(found, Workflow) else _workflow_from(name, found)
-    return DebugSession.of_workflow(made if given.home is None else made.in_home(home))
+    workflow = found if isinstance(found, Workflow) else _workflow_from(name, found)
+    return DebugSession.of_workflow(workflow if given.home is None else workflow.in_home(home))
 
 
 def _workflow_from(name: str, make: Any) -> Workflow[Any]:
@@ -151,14 +151,14 @@ def _workflow_from(name: str, make: Any) -> Workflow[Any]:
             "module:name of a Workflow, of a function that makes one, or of a Table",
         )
     try:
-        made = make()
+        workflow = make()
     except Exception as error:  # the user's code may raise anything
         raise ConfigError(f"no workflow could be made ({type(error).__name__}: {error})", name) from error
-    if not isinstance(made, Workflow):
+    if not isinstance(workflow, Workflow):
         raise ConfigError(
-            "what was named makes no workflow", type(made).__name__, "a function that returns a Workflow"
+            "what was named makes no workflow", type(workflow).__name__, "a function that returns a Workflow"
         )
-    return made
+    return workflow
 
 
 def _first_of_table(session: DebugSession, target: DebugTarget) -> str:
@@ -247,8 +247,8 @@ def _launch_options(given: CliOptions, options: LaunchOptions) -> CliOptions:
         "session": options.session,
         "max_iterations": options.max_iterations,
     }  # fmt: skip
-    said = {name: value for name, value in named.items() if value is not None}
-    return replace(given, sets=[*given.sets, *_sets(options.settings)], **said)  # type: ignore[arg-type]  # checked by LaunchOptions
+    values = {name: value for name, value in named.items() if value is not None}
+    return replace(given, sets=[*given.sets, *_sets(options.settings)], **values)  # type: ignore[arg-type]  # checked by LaunchOptions
 
 
 def _sets(settings: Mapping[str, Any], before: str = "") -> Iterator[str]:

@@ -103,7 +103,7 @@ def show(
             raise ConfigError("other engines get the whole table", format, "no --map, --state, --overlay …")
         text = ENGINES[chosen](table, _limits(sets or ()))
     elif predicted:
-        text = _predicted(table, chosen, engine, sets or (), home)
+        text = _predict(table, chosen, engine, sets or (), home)
     elif sets:
         raise ConfigError("a picture has no limits", sets[0], "--format scxml, --format xstate, --predicted")
     elif as_map:
@@ -288,8 +288,8 @@ def _draw_counts(table: Table, format: str, engine: str, overlay: str | None, co
     return written(marked, format, roomy(layout, plain, marked) if layout else None, engine)
 
 
-def _predicted(table: Table, format: str, engine: str, sets: Sequence[str], home: str | None) -> str:
-    from fsm_agent.backtest.predict import drawn
+def _predict(table: Table, format: str, engine: str, sets: Sequence[str], home: str | None) -> str:
+    from fsm_agent.backtest.predict import draw_turns
     from fsm_agent.cli.predict import learn
     from fsm_agent.diagram.counts import Paths, forecast_json, forecast_markdown, predict_diagram
     from fsm_agent.fsm.machine import Machine
@@ -298,7 +298,7 @@ def _predicted(table: Table, format: str, engine: str, sets: Sequence[str], home
         raise ConfigError("only turns of the agent's table are predicted", table.name, TURN.name)
     machine = MACHINE if table.digest == TURN.digest else Machine(table)
     learning = learn(machine, nest_settings(sets), home=home)
-    turns = drawn(learning.observed, learning.limits, machine=machine)
+    turns = draw_turns(learning.observed, learning.limits, machine=machine)
     known = f"{learning.change}, predicted from {count(len(learning.observed), 'recorded turn')}."
     paths = Paths(turns, "Predicted", (known, "Behind a row is the share of turns that take it."))
     if format == "json":

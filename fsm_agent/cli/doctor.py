@@ -335,15 +335,15 @@ def _sandbox(given: str | None, config: Config) -> Check:
 
 def _checkpoints(given: str | None, config: Config) -> Check:
     try:
-        made = Checkpoints(
+        files = Checkpoints(
             home_of(given, os.environ), Path.cwd(), Settings.of(None, config.settings).checkpoints
         )
-        found = f"none here: {made.trouble}" if made.trouble else f"{len(made.all())} of {made.workdir}"
+        found = f"none here: {files.trouble}" if files.trouble else f"{len(files.all())} of {files.workdir}"
     except ConfigError:
         return Check("checkpoints", "not looked at, because the settings or the home cannot be used")
     except StoreError as error:
         return Check(
-            "checkpoints", str(error), f"until then files are not kept; {made.folder} can be deleted"
+            "checkpoints", str(error), f"until then files are not kept; {files.folder} can be deleted"
         )
     return Check("checkpoints", found)
 

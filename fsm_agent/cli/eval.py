@@ -504,8 +504,8 @@ def _gates(gates: Sequence[GateResult]) -> list[str]:
 
 
 def _table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
-    made = [f"| {' | '.join(header)} |", f"|{'---|' * len(header)}"]
-    return made + [f"| {' | '.join(map(escape_markdown, cells))} |" for cells in rows]
+    lines = [f"| {' | '.join(header)} |", f"|{'---|' * len(header)}"]
+    return lines + [f"| {' | '.join(map(escape_markdown, cells))} |" for cells in rows]
 
 
 def of_case(run: EvalRun, case: str) -> list[CaseResult]:

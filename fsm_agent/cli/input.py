@@ -324,7 +324,7 @@ def piped_reader(live: ProgressView) -> Reader:
     return read
 
 
-def typed(home: Path, toolbar: Callable[[], str], more: Callable[[], Commands] = dict) -> Reader:
+def terminal_reader(home: Path, toolbar: Callable[[], str], more: Callable[[], Commands] = dict) -> Reader:
     """Return a reader of messages from the terminal. Ctrl-C clears the line; another one on the empty line
     leaves. ``toolbar`` returns the line below; Tab completes ``more`` commands as well."""
     session = _session(home, toolbar, more)
@@ -478,22 +478,22 @@ def _entries(folder: Path, begun: str) -> list[str]:
             named = [one.name + "/" * one.is_dir() for one in entries if one.name.startswith(begun)]
     except OSError:
         return []
-    return [one for one in sorted(named) if _shown(one, begun)][:MOST]
+    return [one for one in sorted(named) if _is_offered(one, begun)][:MOST]
 
 
 def _below(words: str) -> Iterator[str]:
     looked_at = shown = 0
     for folder, folders, names in os.walk("."):
-        folders[:] = sorted(one for one in folders if _shown(one, ""))
+        folders[:] = sorted(one for one in folders if _is_offered(one, ""))
         for name in sorted(names):
             looked_at += 1
-            if words in name.lower() and _shown(name, ""):
+            if words in name.lower() and _is_offered(name, ""):
                 shown += 1
                 yield os.path.relpath(os.path.join(folder, name))
         if looked_at > LOOKED_AT or shown > MOST:
             return
 
 
-def _shown(name: str, begun: str) -> bool:
+def _is_offered(name: str, begun: str) -> bool:
     """Say whether to offer a name: none that is hidden, or would change a terminal."""
     return clean(name) == name and (not name.startswith(".") or begun.startswith("."))

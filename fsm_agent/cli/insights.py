@@ -85,8 +85,8 @@ def report(
 
     rare = improbable_turns(store, days)
     if as_json:
-        told = found.to_dict() | {"improbable": [asdict(one) for one in rare]}
-        print(json.dumps({"days_asked": days, **told}))
+        values = found.to_dict() | {"improbable": [asdict(one) for one in rare]}
+        print(json.dumps({"days_asked": days, **values}))
         return 0
     if not found.overview.turns:
         words = f"fsm-agent: there were no turns in the last {days:g} days; --days looks further back"
@@ -138,8 +138,8 @@ def _overview(found: Insights, days: float) -> Iterator[RenderableType]:
         ("for results and times", one.later),
         ("paused or stopped", one.idle),
     )
-    if told := [f"{spell(seconds)} {what}" for what, seconds in waits if seconds >= LEAST_WAIT]:
-        yield Text(f"  besides waiting: {', '.join(told)}")
+    if waiting := [f"{spell(seconds)} {what}" for what, seconds in waits if seconds >= LEAST_WAIT]:
+        yield Text(f"  besides waiting: {', '.join(waiting)}")
     yield Text(
         f"  {tokens(total)} tokens · cost {cost(total)} · {share(total.cache_hit)} of prompts from the cache"
         + (f" · {one.undone} undone" if one.undone else "")

@@ -52,10 +52,10 @@ def show(
     if as_json:
         known: dict[str, Any] = asdict(choice.facts)
         known["reads"] = None if choice.facts.reads is None else sorted(choice.facts.reads)
-        told = {"model": name_of(choice), "known": known, "price": price and asdict(price)}
+        facts = {"model": name_of(choice), "known": known, "price": price and asdict(price)}
         listed = [asdict(fact) | {"until": learned.until(fact)} for fact in learned.all()]
         rests = [asdict(rest) for rest in learned.rests.all()]
-        print(json.dumps(told | {"learned": listed, "resting_keys": rests}))
+        print(json.dumps(facts | {"learned": listed, "resting_keys": rests}))
         return 0
     print(f"model    {clean(name_of(choice))}\nknown    {model_facts(choice)}")
     if price is not None:
@@ -140,20 +140,20 @@ def forget(
     """Forget what refusals taught of a model. Its keys can be used again."""
     learned = LearnedFacts(home_of(home, os.environ), 1, time.time)
     try:
-        gone = [_line(fact) for fact in learned.forget(model)]
-        gone += [rest_line(rest) for rest in learned.rests.forget(model)]
+        lines = [_line(fact) for fact in learned.forget(model)]
+        lines += [rest_line(rest) for rest in learned.rests.forget(model)]
     except OSError as error:
         raise StoreError(f"what was learned cannot be written ({error})") from None
     learned.refresh()
-    if not gone and model:
+    if not lines and model:
         known: list[LearnedFact | KeyRest] = [*learned.all(), *learned.rests.all()]
         there = dict.fromkeys(f"{one.provider}:{one.model}" for one in known)
         raise ConfigError(
             "nothing was learned of this model", model, ", ".join(there) or "nothing is learned"
         )
-    for line in gone:
+    for line in lines:
         print(f"forgotten: {line}")
-    if not gone:
+    if not lines:
         print("nothing was learned")
     return 0
 
@@ -219,11 +219,11 @@ class MostMoney:
 
     def lines(self) -> list[str]:
         """Return the amounts in words."""
-        said = ["Money, in US dollars, with a window full of prompt and the longest reply in each request"]
-        said += [f"  a request to {name}: {_words(usd)}" for name, usd in self.models.items()]
-        said += [f"  {WORDS[name]}: {_words(usd)}" for name, usd in self.bounds.items()]
+        lines = ["Money, in US dollars, with a window full of prompt and the longest reply in each request"]
+        lines += [f"  a request to {name}: {_words(usd)}" for name, usd in self.models.items()]
+        lines += [f"  {WORDS[name]}: {_words(usd)}" for name, usd in self.bounds.items()]
         beyond = "and what providers report beyond the estimates"
-        return said + [f"  under {name}: at most ${usd:,.2f}, {beyond}" for name, usd in self.limits.items()]
+        return lines + [f"  under {name}: at most ${usd:,.2f}, {beyond}" for name, usd in self.limits.items()]
 
 
 def most_money(requests: Mapping[str, int], models: Sequence[str], settings: Settings) -> MostMoney | None:

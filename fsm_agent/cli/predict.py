@@ -17,7 +17,7 @@ from fsm_agent.backtest.predict import (
     Estimate,
     Observed,
     Prediction,
-    drawn,
+    draw_turns,
     forecast,
     observe,
     requests_in,
@@ -187,7 +187,7 @@ class Predictor:
         if not self._observed:
             return None
         try:
-            turns = drawn(self._observed, machine=Machine(table), turns=DRAWN)
+            turns = draw_turns(self._observed, machine=Machine(table), turns=DRAWN)
         except FsmAgentError:  # a recorded event no longer has a row
             return None
         requests = fmean(map(requests_in, turns))

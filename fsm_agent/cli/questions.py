@@ -98,7 +98,7 @@ class Asking:
         }
         if change is not None:
             question, gutter = with_change(question, change, console.encoding)
-            self._live.change_was_shown(request.call_id)
+            self._live.mark_change_shown(request.call_id)
         rows = [*number_rows(question.rows(console.width, console.height, LONGER), gutter)]
         for row in colors(rows, str(request.arguments.get("path", ""))):
             console.print(row, soft_wrap=True)
@@ -108,14 +108,14 @@ class Asking:
             self._seen.question(EDITS if for_edits else QUESTION if question.remembered else ONLY_ONCE)
             if (line := typed_line(waiting)) is None:
                 return "deny"
-            said = line.strip().lower()
+            choice = line.strip().lower()
             if follows():
                 self._seen.write(Text("    several lines at once are not an answer", "yellow"))
-            elif said == "e" and for_edits:
+            elif choice == "e" and for_edits:
                 return Approval(
                     True, "all edits of this session are approved", "session", pattern=request.name
                 )
-            elif (answer := words.get(said)) is not None:
+            elif (answer := words.get(choice)) is not None:
                 if answer in ("deny", "never"):
                     self._seen.write(Text(f"    ✗ {preview(request.name, 40)} {REFUSED[answer]}", "yellow"))
                 return answer
@@ -163,8 +163,8 @@ def with_change(question: Question, change: str, encoding: str = "utf-8") -> tup
     shown = "\n".join(line[:1] + visible(line[1:], encoding) for line in lines)
     gutter = _gutter(lines)
     part = QuestionPart(CHANGE.ljust(len(gutter[-1])), shown, words=True)
-    told = replace(question, parts=(*others, part), lines=len(lines), characters=sum(map(len, lines)))
-    return told, gutter
+    changed = replace(question, parts=(*others, part), lines=len(lines), characters=sum(map(len, lines)))
+    return changed, gutter
 
 
 def _gutter(lines: Sequence[str]) -> list[str]:

@@ -15,7 +15,7 @@ from rich.text import Text
 
 from fsm_agent.cli.agent_options import let_report, settings_for
 from fsm_agent.cli.arguments import attribute_of
-from fsm_agent.cli.input import piped_reader, typed
+from fsm_agent.cli.input import piped_reader, terminal_reader
 from fsm_agent.cli.options import CliOptions, Home, Sets
 from fsm_agent.cli.run import code_of, ctrl_c, report_suspension, view_of, words_of
 from fsm_agent.cli.screen import clean, console_of
@@ -70,7 +70,7 @@ class Remote:
         self._live, self._reached = live, False
         self.session = None if given.session is None else find_session(self._store, given.session)
 
-    async def said(self, content: Any) -> TurnResult:
+    async def say(self, content: Any) -> TurnResult:
         """Queue a message and wait for its result. Raises ``ConfigError`` and ``TurnSuspended``."""
         if not self._reached:  # a message that cannot be dispatched now must not run later, unexpected
             await self._dispatcher.about()
@@ -127,7 +127,7 @@ def run_remote(
 
 async def _one(remote: Remote, content: Any) -> TurnResult:
     try:
-        return await remote.said(content)
+        return await remote.say(content)
     finally:
         await remote.aclose()
 
@@ -142,13 +142,13 @@ def chat_remote(given: CliOptions) -> int:
 
 
 async def _talk(remote: Remote, live: ProgressView, home: Any) -> None:
-    read = typed(home, lambda: "on a worker") if sys.stdin.isatty() else piped_reader(live)
+    read = terminal_reader(home, lambda: "on a worker") if sys.stdin.isatty() else piped_reader(live)
     try:
         while (words := await read("")) is not None and words.strip() not in ("/exit", "/quit"):
             if not words.strip():
                 continue
             try:
-                await remote.said(words)
+                await remote.say(words)
             except (ConfigError, TurnSuspended) as error:
                 live.write(Text(clean(str(error)), "red"))
         if remote.session is not None:

@@ -148,9 +148,9 @@ def go(given: CliOptions, as_json: bool, begin: Callable[[Agent], Turn], *, type
 
 def report_suspension(waits: TurnSuspended, as_json: bool) -> int:
     """Print what a turn waits for, and return the exit code of a suspension."""
-    told = {"suspended": True, "turn_id": waits.turn_id, "pending": [one.to_dict() for one in waits.pending]}
+    data = {"suspended": True, "turn_id": waits.turn_id, "pending": [one.to_dict() for one in waits.pending]}
     if as_json:
-        print(json.dumps(told))
+        print(json.dumps(data))
     else:
         print(waiting_line(waits.pending, waits.turn_id), file=sys.stderr)
     return SUSPENDED

@@ -93,8 +93,8 @@ def _remove(
             _carry_out(store, found, Path(archive))
         found = remove(store, found.sessions, days, keep)
     if as_json:
-        told = {"sessions": found.sessions, "turns": found.turns, "messages": found.messages}
-        print(json.dumps({**told, "unfinished": found.unfinished, "removed": not dry}))
+        counts = {"sessions": found.sessions, "turns": found.turns, "messages": found.messages}
+        print(json.dumps({**counts, "unfinished": found.unfinished, "removed": not dry}))
         return 0
     if not found.groups:
         say("nothing is that old")
@@ -239,8 +239,8 @@ def export(
     kind, found = one_of(store, name)
     secrets = [os.environ.get(profile.key_env or "", "") for profile in PROFILES.values()]
     if format == "sharegpt":
-        told = session_trajectory if kind == "session" else turn_trajectory
-        lines: Iterator[str] = iter([json.dumps(told(store.database, found, raw=raw, secrets=secrets))])
+        trajectory = session_trajectory if kind == "session" else turn_trajectory
+        lines: Iterator[str] = iter([json.dumps(trajectory(store.database, found, raw=raw, secrets=secrets))])
     elif format == "pytest":
         from fsm_agent.backtest.replay import make_test
 
@@ -313,14 +313,14 @@ def import_file(
     except OSError as error:
         raise ConfigError(f"the file cannot be read ({error.strerror})", file) from None
     if as_json:
-        told = {
+        counts = {
             "of": done.of,
             "id": done.id,
             "sessions": done.sessions,
             "turns": done.turns,
             "messages": done.messages,
         }
-        print(json.dumps({**told, "copied": done.copied, "unfinished": done.unfinished}))
+        print(json.dumps({**counts, "copied": done.copied, "unfinished": done.unfinished}))
         return 0
     new = ", under new ids, because it was here already" if done.copied else ""
     say(

@@ -149,10 +149,10 @@ async def _play(faults: Sequence[str], seed: int) -> tuple[TurnResult, list[Simu
         turn = agent.start("What is the weather in Bern, Oslo and Rome?", conversation_history=history)
         answered = slept = 0
         async for step in turn:
-            said, waits = provider.answers[answered:], clock.sleeps[slept:]
+            answers, waits = provider.answers[answered:], clock.sleeps[slept:]
             answered, slept = len(provider.answers), len(clock.sleeps)
             moves.append(
-                SimulatedMove(step.seq, step.source, said, sum(waits), step.event, step.guards, step.dest)
+                SimulatedMove(step.seq, step.source, answers, sum(waits), step.event, step.guards, step.dest)
             )
         await agent.aclose()
     assert turn.result is not None, "a turn that was iterated to its end has a result"

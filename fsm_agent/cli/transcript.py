@@ -91,16 +91,16 @@ def show(
 def _parts(shown: Shown, console: Console, full: bool) -> Iterator[RenderableType]:
     yield from _head(shown)
     turns = {record.info.id: record for record in shown.turns}
-    spoken: set[str] = set()
+    texts: set[str] = set()
     here: str | None = None
     for row in shown.rows:
-        if row.turn != here and row.turn in turns and row.turn not in spoken:
+        if row.turn != here and row.turn in turns and row.turn not in texts:
             yield from _turn(turns[row.turn], console.width)
-            spoken.add(row.turn)
+            texts.add(row.turn)
         here = row.turn
         yield from _message(row, full)
     for turn_id, record in turns.items():
-        if turn_id not in spoken:
+        if turn_id not in texts:
             yield from _turn(record, console.width)
     if shown.aside and not any(not row.active for row in shown.rows):
         yield Text(

@@ -98,16 +98,16 @@ class TurnReport(BaseModel):
             return self.note or "it has no recording"
         given = self.recording.model_dump(exclude={"moves", "answer"})
         try:
-            made = Replay(**given).run()
+            played = Replay(**given).run()
         except (AssertionError, FsmAgentError, *UNREADABLE) as error:
             return one_line(str(error) or type(error).__name__, 200)
-        pairs = enumerate(zip(made.moves, self.recording.moves, strict=False), 1)
-        if made.moves != self.recording.moves:
-            short = min(len(made.moves), len(self.recording.moves))
+        pairs = enumerate(zip(played.moves, self.recording.moves, strict=False), 1)
+        if played.moves != self.recording.moves:
+            short = min(len(played.moves), len(self.recording.moves))
             number = next((number for number, (now, was) in pairs if now != was), short + 1)
-            ours, theirs = ([*side, "the end"][number - 1] for side in (made.moves, self.recording.moves))
-            return one_line(f"move {number} is {ours} instead of {theirs}", 200)
-        return "" if made.final_response == self.recording.answer else "the answer is another one"
+            before, after = ([*side, "the end"][number - 1] for side in (played.moves, self.recording.moves))
+            return one_line(f"move {number} is {before} instead of {after}", 200)
+        return "" if played.final_response == self.recording.answer else "the answer is another one"
 
     def as_test(self) -> str:
         """Return the text of a pytest test that plays the recording. Raises ``ConfigError`` without one."""
@@ -160,15 +160,15 @@ def _recording(
         return None, 0, f"the turn has {len(moves):,} moves; a recording has at most {LONGEST:,}"
     try:
         recorded = mask_json(recording_of(store, info.id), hidden)
-        made = Replay(**recorded).run()
-        if made.moves != moves:
+        played = Replay(**recorded).run()
+        if played.moves != moves:
             raise AssertionError("its moves are others")
         replies = len(recorded["model"])
         if not whole:
-            recorded, made = shrunk(recorded)
+            recorded, played = shrunk(recorded)
     except (AssertionError, FsmAgentError, *UNREADABLE) as error:
         return None, 0, f"it does not come out the same when it is played again: {one_line(str(error), 200)}"
-    return Recording(**recorded, moves=made.moves, answer=made.final_response), replies, ""
+    return Recording(**recorded, moves=played.moves, answer=played.final_response), replies, ""
 
 
 def _cut(text: Any) -> str | None:
@@ -227,14 +227,14 @@ def report(
         raise ConfigError("a test is made of a report", "--pytest", "--pytest with --show FILE")
     store = store_of(home)
     keys = [os.environ.get(profile.key_env or "", "") for profile in PROFILES.values()]
-    made = report_of(
+    html = report_of(
         store, any_turn(store, str(name)), whole=whole, secrets={*keys, *environment_keys(os.environ)}
     )
-    _write(made.to_text(), output)
+    _write(html.to_text(), output)
     if output is not None:
-        shrunk = f", {count(made.shrunk, 'model answer')} left out" if made.shrunk else ""
-        why = f"; it cannot be replayed: {made.note}" if made.note else ""
-        print(f"turn {made.turn} in {output}, secrets masked{shrunk}{clean(why)}", file=sys.stderr)
+        shrunk = f", {count(html.shrunk, 'model answer')} left out" if html.shrunk else ""
+        why = f"; it cannot be replayed: {html.note}" if html.note else ""
+        print(f"turn {html.turn} in {output}, secrets masked{shrunk}{clean(why)}", file=sys.stderr)
     return 0
 
 

@@ -337,20 +337,20 @@ class ProgressView:
         if change is not None:
             arguments, result = {"path": arguments.get("path", "")}, counts(result)
         lines, color_of_result = result.count("\n") + 1, "dim" if status == "ok" else color
-        said = ("" if status in ("ok", "error") else f"{status}: ") + (
+        prefix = ("" if status in ("ok", "error") else f"{status}: ") + (
             f"{lines:,} lines: " if lines > 1 else ""
         )
-        told = Text.assemble((f"    {mark} ", color), (preview(name, 40), "bold"))
+        line = Text.assemble((f"    {mark} ", color), (preview(name, 40), "bold"))
         shortened = Text(preview(arguments, room // 3))
         shortened.truncate(room // 3, overflow="ellipsis")
-        told.append(f"  {seconds(tool.elapsed if took is None else took)}", "dim").append(f"  {shortened}")
-        told.append(f"  → {said}", color_of_result)
-        left = max(20, room - told.cell_len)
-        told.append(preview(result, left if status == "ok" else max(left, _REASON)), color_of_result)
+        line.append(f"  {seconds(tool.elapsed if took is None else took)}", "dim").append(f"  {shortened}")
+        line.append(f"  → {prefix}", color_of_result)
+        left = max(20, room - line.cell_len)
+        line.append(preview(result, left if status == "ok" else max(left, _REASON)), color_of_result)
         if self.console.is_terminal and status == "ok":
-            told.truncate(room, overflow="ellipsis")
+            line.truncate(room, overflow="ellipsis")
         shown = [change] if change is not None and call_id not in self._seen else []
-        self.write(told, *shown)
+        self.write(line, *shown)
 
     def status(self, line: str) -> None:
         """Show a line about what the turn is doing."""
@@ -371,7 +371,7 @@ class ProgressView:
 
     # The person
 
-    def typed(self, draft: str) -> None:
+    def show_draft(self, draft: str) -> None:
         """Show what a person is typing while a turn runs."""
         self._typed = draft
         self._show()
@@ -416,7 +416,7 @@ class ProgressView:
         self.console.print(Text(f"  {text}", "bold"), end="")
         self.console.file.flush()
 
-    def change_was_shown(self, call_id: str) -> None:
+    def mark_change_shown(self, call_id: str) -> None:
         """Record that a person has read what this call changes, so that it is not shown again."""
         self._seen.add(call_id)
 

@@ -72,13 +72,13 @@ from fsm_agent.runtime.events import (
 )
 from fsm_agent.sessions import Session
 from fsm_agent.sessions.store.fence import NO_TURN, Fence
-from fsm_agent.sessions.store.pending import Pending, PendingItems
+from fsm_agent.sessions.store.pending import Pending
 from fsm_agent.support.redaction import mask
 from fsm_agent.support.threads import in_daemon_thread
 from fsm_agent.tools import RunContext
 from fsm_agent.tools.result import answer_result
 from fsm_agent.tools.runner import NOWHERE, UNKNOWN_EFFECT
-from fsm_agent.toolsets.agent import ToolContext, bridged
+from fsm_agent.toolsets.agent import ToolContext, apply_bridge
 from fsm_agent_states.logic.running import DENIED, PROGRAMMATIC
 from fsm_agent_states.turn import TurnState
 
@@ -127,8 +127,7 @@ class EffectHandler:
         self._approvals = services.approvals.for_imported() if imported else services.approvals
         self.budget = _budget_of(services, turn_id)
         suspends = bool(turn_id) and services.settings.approval.unanswered == "suspend"
-        items = PendingItems(lambda: services.store.database, services.clock.now)
-        self._waiting = Waiting(items, fence, suspends)
+        self._waiting = Waiting(services.pending, fence, suspends)
         self.answers = answers
         self.bugs: list[BaseException] = []
         own = () if self.answers is None else (self.answers,)
@@ -180,10 +179,10 @@ class EffectHandler:
             *(() if gate is None else (gate.layer,)),
             *(layer for part in self._parts for layer in part.layers),
         )
-        made = Pipeline(self.turn, self.handlers.__getitem__, layers)
+        pipeline = Pipeline(self.turn, self.handlers.__getitem__, layers)
         if gate is not None:
-            gate.joins(made)
-        return made
+            gate.joins(pipeline)
+        return pipeline
 
     def tell(self, text: str) -> None:
         """Report a line to people."""
@@ -194,25 +193,25 @@ class EffectHandler:
     ) -> Approval | NotYet:
         """Pose the question in readable form, and admit a call that a person, a rule or a debugger allowed. A
         debugger's answer is remembered like a person's."""
-        question = self._approvals.posed(request)
+        question = self._approvals.complete(request)
         answer: Approval | NotYet = await call_next(question)
         own = self._own_answers.pop(request.call_id, None)
         if isinstance(answer, NotYet):
             return answer
         if answer is not own:
             if self._waiting.resumed:
-                answer = await asyncio.to_thread(self._waiting.settled, question, answer)
+                answer = await asyncio.to_thread(self._waiting.settle, question, answer)
             await self._approvals.remember(question, answer, self.session.id)
-        self._admission.answered(question, answer)
+        self._admission.remember(question, answer)
         return answer
 
-    async def lost(self) -> None:
+    async def abandon(self) -> None:
         """End background work of the turn, because another process owns it now."""
         await self._services.programs.end(self.fence.turn_id)
 
     # Begin and end
 
-    def prompted(self, system_prompt: str, notices: Sequence[str] = ()) -> None:
+    def set_prompt(self, system_prompt: str, notices: Sequence[str] = ()) -> None:
         """Set the system prompt and the notices for ``OpenTurn``, once the session is locked."""
         self._prompt, self._notices = system_prompt, notices
 
@@ -233,7 +232,7 @@ class EffectHandler:
             workdir,
             notices,
             auxiliary=self._auxiliary(),
-            compacted=Compacted(guard.done, guard.blocked(self._services.clock.now())),
+            compacted=Compacted(guard.done, guard.why_blocked(self._services.clock.now())),
             silences=self._services.silences,
             **self._checks_of(),
             **await self._opening(),
@@ -259,13 +258,13 @@ class EffectHandler:
         final = () if self.answers is None else (self.answers.final_tool,)
         specs = (*services.tools.specs, *services.agent_tools.specs, *final)
         specs = self._approvals.looked_at(specs, services.tools.outside_names, services.tools.confinements)
-        self._admission.opened(specs)
-        return bridged(specs, services.tools.late_names, services.settings.tool.bridge_above)
+        self._admission.open(specs)
+        return apply_bridge(specs, services.tools.late_names, services.settings.tool.bridge_above)
 
     def _auxiliary(self) -> tuple[Runtime, ...]:
         learned = self._services.learned
         return tuple(
-            learned.applied(backend.choice.runtime(primary=False)) for backend in self._services.auxiliary
+            learned.apply(backend.choice.runtime(primary=False)) for backend in self._services.auxiliary
         )
 
     def _tell_guess(self) -> None:
@@ -405,7 +404,7 @@ class EffectHandler:
         services = self._services
         digest = signature(request.name, request.arguments) if self._waiting.resumed else ""
         if (item := self._waiting.of(request.call_id, ("result", "timer", "question"), digest)) is not None:
-            if item.settled(services.clock.now()):
+            if item.is_settled(services.clock.now()):
                 return await self._awaited_result(request, item)
             if item.kind != "question":  # a question is asked again
                 if services.signals.event().is_set():
@@ -432,10 +431,10 @@ class EffectHandler:
         if item.kind == "question":
             value = answer_result(item.asked, item.choices, value)
         own = self._services.agent_tools
-        return await (own if own.handles(request.name) else self._services.tools).brought(request, value)
+        return await (own if own.handles(request.name) else self._services.tools).finish_late(request, value)
 
     async def _answer_program(self, request: AnswerProgram) -> Ended:
-        return await self._services.programs.answered(self._turn_id, request)
+        return await self._services.programs.answer(self._turn_id, request)
 
     def _say(self, name: str, text: str) -> None:
         """Report a tool's progress."""
@@ -456,7 +455,7 @@ class EffectHandler:
             return ToolOutcome(request.call_id, "error", NOT_TAKEN)
         if request.name in PROGRAMMATIC:
             run = partial(services.tools.run, request, interrupted)
-            return await services.programs.begun(self._turn_id, request, run)
+            return await services.programs.begin(self._turn_id, request, run)
         by_program = self._made_by_program(request.call_id)
         if not services.agent_tools.handles(request.name):
             scene = replace(self.scene(), tell=self._say, attempt=1 + (request.key in self.cut_off))
@@ -489,7 +488,7 @@ class EffectHandler:
         return self._services.programs.of(self._turn_id, call_id.rpartition("~")[0]) is not None
 
     async def _resolve(self, request: ResolvePaths) -> ResolvedPaths:
-        return await in_daemon_thread(_resolved, request)
+        return await in_daemon_thread(_resolve, request)
 
     # Store and people
 
@@ -510,14 +509,14 @@ class EffectHandler:
         guard, now = self.session.guard, self._services.clock.now()
         match request.what:
             case "succeeded":
-                guard.succeeded(with_model=request.with_model)
+                guard.record_success(with_model=request.with_model)
             case "nothing_gained":
-                guard.nothing_gained()
+                guard.record_no_gain()
             case "summary_failed":
-                guard.summary_failed(request.fault, now)
+                guard.record_failure(request.fault, now)
             case "read":
                 guard.read(over=request.over)
-        return Compacted(guard.done, guard.blocked(now))
+        return Compacted(guard.done, guard.why_blocked(now))
 
     async def _spill(self, request: Spill) -> Saved:
         return save(self._services.home / RESULTS, f"{self.session.id}-{request.call_id}.txt", request.text)
@@ -528,14 +527,14 @@ class EffectHandler:
 
     async def _tell(self, request: Tell) -> Done:
         if request.once:
-            if request in self._services.told:
+            if request in self._services.reported:
                 return Done()
-            self._services.told.add(request)
+            self._services.reported.add(request)
         self._services.callbacks.publish(CHANNELS[request.channel](*request.values))
         return Done()
 
 
-def _resolved(request: ResolvePaths) -> ResolvedPaths:
+def _resolve(request: ResolvePaths) -> ResolvedPaths:
     return ResolvedPaths(tuple(_real(request.workdir, path) for path in request.paths))
 
 

@@ -74,10 +74,10 @@ def tell_attempt(
     failed = isinstance(reply, Failure)
     if not (failed or callbacks.hears(Named) or log.isEnabledFor(logging.INFO)):
         return
-    told = fields_of(request, choice.runtime(), reply, seconds, rows, sent=sent)
-    words = line_of(told) if failed else f"attempt at {told['address']}: {told['outcome']}"
-    log.log(logging.WARNING if failed else logging.INFO, "%s", words, extra=told)
-    callbacks.publish(Named(EVENT, told))
+    facts = fields_of(request, choice.runtime(), reply, seconds, rows, sent=sent)
+    words = line_of(facts) if failed else f"attempt at {facts['address']}: {facts['outcome']}"
+    log.log(logging.WARNING if failed else logging.INFO, "%s", words, extra=facts)
+    callbacks.publish(Named(EVENT, facts))
     if failed and request.request.purpose == "turn":
         callbacks.publish(StatusText(words))
 
@@ -92,7 +92,7 @@ def fields_of(
     sent: bool,
 ) -> dict[str, Any]:
     """Return the facts of an attempt, as plain values by name."""
-    told: dict[str, Any] = {
+    facts: dict[str, Any] = {
         "turn_id": TURN.get().turn_id,
         "purpose": request.request.purpose,
         "attempt": request.attempt,
@@ -106,12 +106,12 @@ def fields_of(
     }
     match reply:
         case ModelReply():
-            return {**told, "outcome": "reply", "finish": reply.finish}
+            return {**facts, "outcome": "reply", "finish": reply.finish}
         case Cancelled():
-            return {**told, "outcome": "cancelled"}
+            return {**facts, "outcome": "cancelled"}
     size = Size(request.request.estimate, rows, runtime.window, thinks=runtime.stale_floor > 0)
     return {
-        **told,
+        **facts,
         "outcome": "failure",
         "kind": reply.kind,
         "exception": reply.exception,
@@ -121,13 +121,13 @@ def fields_of(
     }
 
 
-def line_of(told: dict[str, Any]) -> str:
+def line_of(facts: dict[str, Any]) -> str:
     """Format the line about a failed attempt."""
-    which = f"attempt {told['attempt']} of {told['most']}" if told["most"] > 1 else "the request"
-    kind = told["failure_class"].replace("_", " ")
-    if kind == "timeout" and told["kind"] == "transport" and "timeout" not in told["exception"].lower():
+    title = f"attempt {facts['attempt']} of {facts['most']}" if facts["most"] > 1 else "the request"
+    kind = facts["failure_class"].replace("_", " ")
+    if kind == "timeout" and facts["kind"] == "transport" and "timeout" not in facts["exception"].lower():
         kind = "the connection failed"
-    return f"{which} failed after {told['seconds']:.1f} s at {told['address']}: {kind}: {told['problem']}"
+    return f"{title} failed after {facts['seconds']:.1f} s at {facts['address']}: {kind}: {facts['problem']}"
 
 
 def address_of(runtime: Runtime) -> str:
@@ -203,7 +203,7 @@ class ModelCaller:
         outcome = self._outcome(request, sink, finish, work)
         if not _is_continued(outcome):
             self._partial = None
-        if sink.told:
+        if sink.displayed:
             self._shown_in_vain = isinstance(outcome, Failure)
         tell_attempt(
             services.callbacks,
@@ -218,12 +218,12 @@ class ModelCaller:
 
     def _partial_of(self, request: CallModel) -> PartialObjects | None:
         """Return the parser that reports partial answers; after a truncated reply, the same one continues."""
-        told = self._services.callbacks
-        if self._read is None or request.request.purpose != "turn" or not told.hears(PartialOutput):
+        callbacks = self._services.callbacks
+        if self._read is None or request.request.purpose != "turn" or not callbacks.hears(PartialOutput):
             return None
         if self._partial is None:
             self._partial = PartialObjects(
-                self._read, lambda value: told.publish(PartialOutput(value)), NOTHING
+                self._read, lambda value: callbacks.publish(PartialOutput(value)), NOTHING
             )
         return self._partial
 
@@ -315,13 +315,13 @@ class Heartbeat:
     """Reports a line at intervals while something is pending: never a silent minute."""
 
     def __init__(self, services: Services, what: str, watch: Stopwatch) -> None:
-        self._services, self._what, self._watch, self._told = services, what, watch, 0.0
+        self._services, self._what, self._watch, self._reported = services, what, watch, 0.0
 
     def tick(self) -> None:
         """Report that the turn still waits, if the interval has passed."""
         elapsed = self._watch.elapsed()
-        if elapsed - self._told >= self._services.settings.poll.heartbeat:
-            self._told = elapsed
+        if elapsed - self._reported >= self._services.settings.poll.heartbeat:
+            self._reported = elapsed
             self._services.callbacks.publish(StatusText(f"{self._what} ({elapsed:.0f} s)"))
 
 
@@ -395,7 +395,7 @@ class StreamAccumulator:
         self._callbacks = callbacks
         self._scrubber = ThinkScrubber()
         self._partial, self._answers = partial, False
-        self._quiet, self._lead, self._told = quiet, lead, False
+        self._quiet, self._lead, self._displayed = quiet, lead, False
         self._waiting, self._closed = True, False
 
     @property
@@ -404,9 +404,9 @@ class StreamAccumulator:
         return "".join(self._shown)
 
     @property
-    def told(self) -> bool:
+    def displayed(self) -> bool:
         """True if any of the text may have been read."""
-        return self._told
+        return self._displayed
 
     @property
     def thoughts(self) -> str:
@@ -491,8 +491,8 @@ class StreamAccumulator:
             if not self.tool_begun:
                 if self._partial is not None:
                     self._partial.feed(visible)
-                self._publish(StreamDelta(("" if self._told else self._lead) + visible))
-                self._told = not self._quiet
+                self._publish(StreamDelta(("" if self._displayed else self._lead) + visible))
+                self._displayed = not self._quiet
 
     def _publish(self, event: EventValues) -> None:
         if not self._quiet:

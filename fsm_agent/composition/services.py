@@ -35,6 +35,7 @@ from fsm_agent.runtime.ports import Clock, ModelPort
 from fsm_agent.sessions.checkpoints import FOLDER as CHECKPOINTS
 from fsm_agent.sessions.store import Store, store_for
 from fsm_agent.sessions.store.kept_values import KeptValues
+from fsm_agent.sessions.store.pending import PendingItems
 from fsm_agent.settings import DATABASE_VARIABLE, Settings
 from fsm_agent.support.files import LOGINS, home_of, make_private, workdir_of
 from fsm_agent.telemetry import choose_telemetry
@@ -62,8 +63,8 @@ class Services:
     """Attributes are built in this order: each needs those above it. ``make`` builds child agents.
     ``features``: all extensions of the agent, outermost first, including its own; ``extensions``: those given
     as options; ``asks``: their requests. ``silences``: consecutive requests that went silent when the last
-    turn ended. ``told``: one-time messages already shown. ``debug``: bugs are raised. Raises ``ConfigError``
-    for unusable options."""
+    turn ended. ``reported``: one-time messages already shown. ``debug``: bugs are raised. Raises
+    ``ConfigError`` for unusable options."""
 
     def __init__(self, options: AgentOptions, make: Callable[[AgentOptions], ChildAgent]) -> None:
         if not re.fullmatch(NAME, options["name"]):
@@ -80,6 +81,7 @@ class Services:
         )
         self.store = _store(options, self.home, settings)
         self.clock, self.callbacks = options["clock"] or SystemClock(), Callbacks(options["callbacks"])
+        self.pending = PendingItems(lambda: self.store.database, self.clock.now)
         self.signals, self.backoff = options["inbox"] or TurnInbox(), _backoff(settings)
         self.learned = LearnedFacts(self.home, settings.learned.days, self.clock.now)
         self.backends, self.auxiliary, sides, notices = _models(
@@ -101,7 +103,7 @@ class Services:
         names = [*self.agent_tools.names, *self.tools.lasting_names]
         unusable = check_options(self.backends.runtimes(), settings.request, names)
         self.notices: Sequence[str] = (*filter(None, (opened,)), *notices, *unusable)
-        self.silences, self.told = 0, set[Tell]()
+        self.silences, self.reported = 0, set[Tell]()
 
 
 def _settings(options: AgentOptions, config: Config) -> Settings:
@@ -117,18 +119,18 @@ def _store(options: AgentOptions, home: Path, settings: Settings) -> Store:
     return options["store"] or store_for(home, settings.store.durability, settings.store.database)
 
 
-def _approvals(made: Services) -> Approvals:
+def _approvals(services: Services) -> Approvals:
     """Return the approvals; a child shares those of its parent."""
-    inherits, store, settings = made.options["inherits"], made.store, made.settings
+    inherits, store, settings = services.options["inherits"], services.store, services.settings
     if inherits is not None:
         return inherits.approvals
     return Approvals(
-        made.callbacks,
-        made.clock,
+        services.callbacks,
+        services.clock,
         settings.approval,
         settings.poll.control,
         grants=Grants(lambda: store.database, store.now),
-        workdir=str(made.workdir),
+        workdir=str(services.workdir),
     )
 
 
@@ -177,51 +179,53 @@ def with_model(options: AgentOptions, backends: Backends) -> AgentOptions:
     return {**options, "model": f"{chosen.profile.name}:{chosen.model}", "base_url": chosen.base_url}
 
 
-def _tools(made: Services) -> tuple[AgentTools, ToolRunner]:
+def _tools(services: Services) -> tuple[AgentTools, ToolRunner]:
     """Return (tools that belong to the agent, all others). A user's tool replaces a built-in one of the same
     name."""
-    options, settings, home, more = made.options, made.settings, made.home, made.more
+    options, settings, home, more = services.options, services.settings, services.home, services.more
     named_groups = options["toolsets"] or ()
     known = sorted((*ALL_TOOLSETS, *AGENT_TOOLSETS, FILE_SERVERS, DEFAULT))
     if unknown := [name for name in named_groups if name not in known]:
         raise ConfigError("unknown toolset", unknown[0], near(unknown[0], known))
     own = [
         as_tool(one)
-        for one in (*(options["tools"] or ()), *(() if made.recall is None else made.recall.tools()))
+        for one in (*(options["tools"] or ()), *(() if services.recall is None else services.recall.tools()))
     ]
-    own += tools_in(made.extensions, {one.spec.name for one in own})
+    own += tools_in(services.extensions, {one.spec.name for one in own})
     names = {one.spec.name for one in own}
     groups = [name for name in named_groups if name in ALL_TOOLSETS]
-    mine = [name for name in named_groups if name not in BEGIN_TURNS or made.child_factory.allowed]
+    mine = [name for name in named_groups if name not in BEGIN_TURNS or services.child_factory.allowed]
     offered = [
-        *tools_of(groups, made.workdir, home / RESULTS, home, made.notes, settings.web, settings.sandbox),
-        *agent_tools(mine, made),
+        *tools_of(
+            groups, services.workdir, home / RESULTS, home, services.notes, settings.web, settings.sandbox
+        ),
+        *agent_tools(mine, services),
         *(bridge_tools(more) if more is not None and settings.tool.bridge_above is not None else ()),
     ]
     built_in = [one for one in offered if one.spec.name not in names]
-    others = [one.held_by(made) for one in own if isinstance(one, AgentTool)]
+    others = [one.held_by(services) for one in own if isinstance(one, AgentTool)]
     others += transfer_tools(options["handoffs"], settings.delegation.max_handoffs)
     agent_level = [*(one for one in built_in if one.spec.name in AGENT_LEVEL), *others]
     outer = [*(one for one in built_in if one.spec.name not in AGENT_LEVEL), *own]
     given: dict[str, Any] = {
-        "clock": made.clock,
+        "clock": services.clock,
         "interrupt_grace": settings.tool.interrupt_grace,
         "poll": settings.poll.control,
     }
-    told = made.callbacks
+    callbacks = services.callbacks
     return AgentTools(agent_level, **given), ToolRunner(
         [one for one in outer if not isinstance(one, AgentTool)],
         **given,
-        on_risk=lambda name, why: told.publish(ToolProgress("risk", name, "; ".join(why))),
+        on_risk=lambda name, why: callbacks.publish(ToolProgress("risk", name, "; ".join(why))),
         more=more,
         reserved=[tool.spec.name for tool in agent_level],
     )
 
 
-def _servers(made: Services, config: Config) -> ToolSource | None:
+def _servers(services: Services, config: Config) -> ToolSource | None:
     """Return the agent's MCP servers, if any: its own, else its parent's, else those of the config file if it
     requests them."""
-    options = made.options
+    options = services.options
     if options["mcp"] is None and options["inherits"] is not None:
         return options["inherits"].more
     if options["mcp"] is None and not (config.mcp and FILE_SERVERS in (options["toolsets"] or ())):
@@ -230,11 +234,11 @@ def _servers(made: Services, config: Config) -> ToolSource | None:
 
     return McpServers.of(
         options["mcp"],
-        home=made.home,
-        workdir=made.workdir,
-        clock=made.clock,
-        settings=made.settings,
-        callbacks=made.callbacks,
+        home=services.home,
+        workdir=services.workdir,
+        clock=services.clock,
+        settings=services.settings,
+        callbacks=services.callbacks,
     )
 
 

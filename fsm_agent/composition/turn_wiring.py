@@ -172,12 +172,12 @@ def reopen_turn(turn: TurnState, opened: Opened, position: Position) -> None:
     if imported := position.turn.imported:
         turn.tooling.trust_no_checkpoint()
     there, answered = {tool.name for tool in opened.tools}, position.recording.answered()
-    gone = [
+    missing = [
         replace(tool, approval="ask", effect="unsafe", deferred=True)
         for tool in turn.setup.tools
         if tool.name in answered and tool.name not in there
     ]
-    turn.setup.reopen(opened, gone)
+    turn.setup.reopen(opened, missing)
     if turn.limits:  # otherwise Prepare sets them
         new = limits_of(turn.settings, opened.runtime, len(opened.auxiliary))
         kept = {name: turn.limits.get(name, most) for name, most in new.items()}
@@ -276,9 +276,9 @@ def ending_of(
 
     def closing(ended: TurnResult) -> Closing:
         # the value is parsed from the text again, and a function's result may not be meant for the disk
-        said = ended.model_dump(mode="json", exclude={"messages", "states", "output"})
+        data = ended.model_dump(mode="json", exclude={"messages", "states", "output"})
         exit_reason = ended.turn_exit_reason
-        return Closing(exit_reason.value, exit_reason.outcome.value, said, f"{ended.provider}:{ended.model}")
+        return Closing(exit_reason.value, exit_reason.outcome.value, data, f"{ended.provider}:{ended.model}")
 
     def noted(ended: TurnResult, stored: bool, problem: str) -> TurnResult:
         return ended.model_copy(update={"stored": stored, "cleanup_errors": [*ended.cleanup_errors, problem]})

@@ -172,8 +172,8 @@ def _convert_part(part: Part, chain: Sequence[Runtime], settings: PartSettings) 
     media_type, data = data_of(part)
     if kind_of(part) == "image" and data:
         raw = base64.b64decode(data)
-        made, found = fit_image(raw, media_type, ImageBounds(settings.image_bytes, settings.image_side))
-        return (part if made is raw else image_of(part, found, made)), ""
+        image, found = fit_image(raw, media_type, ImageBounds(settings.image_bytes, settings.image_side))
+        return (part if image is raw else image_of(part, found, image)), ""
     needs_text = any(obstacle(part, View.of(runtime, frozenset())) for runtime in chain)
     if media_type == PDF and needs_text and not text_of_file(part):
         try:
@@ -232,6 +232,10 @@ class AgentTurns:
             session.kind, session.parent = "child", child.order.parent_session
         session.source = session.source or self.options["source"]
         return session
+
+    async def read_message(self, content: Any) -> Any:
+        """``message``, in a thread where it may take seconds."""
+        return content if isinstance(content, str) else await asyncio.to_thread(self.message, content)
 
     def message(self, content: Any) -> Any:
         """Convert a user's message for a turn; an image or a PDF may take seconds. Raises
@@ -304,9 +308,9 @@ class AgentTurns:
             state.move_to(successor.id, successor.parent)
 
         async def enter() -> Begun:
-            begun = await self.store.begin(session, state, log.opened, new, moved)
+            begun = await self.store.begin(session, state, log.open, new, moved)
             share_wire(state, performer.session)
-            performer.prompted(*await self._prompt(performer.session, system_message))
+            performer.set_prompt(*await self._prompt(performer.session, system_message))
             performer.began(content)
             return begun
 
@@ -352,9 +356,9 @@ class AgentTurns:
         async def reenter() -> Begun:
             begun = await enter(log.fence)
             join_session(state, session)
-            log.opened()  # before stored values are replaced: this is recorded as changes
+            log.open()  # before stored values are replaced: this is recorded as changes
             prompt = (state.setup.system_prompt, ()) if state.seq else await self._prompt(session, None)
-            performer.prompted(*prompt)
+            performer.set_prompt(*prompt)
             reopen_turn(state, await performer.reopen(state.setup.runtime), position)
             below = budget_below(self.store, state.turn_id)
             performer.spent_before(state.count("iterations"), state.count("attempts"), below)
@@ -470,7 +474,7 @@ class AgentTurns:
                 self.settings.store,
             ),
             suspended=partial(self._note_suspension, state.turn_id),
-            lost=performer.lost,
+            lost=performer.abandon,
         )
         return self._durable.turn(
             state, log, gate, performer.pipeline(gate), enter, ending,
@@ -534,7 +538,7 @@ class AgentTurns:
         performer = EffectHandler(self.services, state, held)
         perform = performer.pipeline()
         opened = await perform(OpenTurn())
-        held.guard.forced()
+        held.guard.clear()
         state.setup.reopen(opened)
         state.load(held.rows)
         state.compaction.begin(Compacted(held.guard.done))

@@ -73,13 +73,13 @@ class _Coercer:
     def __init__(self, root: Schema) -> None:
         self.root, self.steps = root, 0
 
-    def spent(self, depth: int) -> bool:
+    def over_limit(self, depth: int) -> bool:
         self.steps += 1
         return depth > SCHEMA_DEPTH or self.steps > SCHEMA_STEPS
 
     def fit(self, value: Any, schema: object, depth: int) -> Any:
         """Return ``value`` converted to ``schema``, or ``value`` itself."""
-        if self.spent(depth) or not isinstance(schema, Mapping):
+        if self.over_limit(depth) or not isinstance(schema, Mapping):
             return value
         if "$ref" in schema:
             value = self.fit(value, self.resolve(schema["$ref"]), depth + 1)
@@ -138,7 +138,7 @@ class _Coercer:
     def accepts(self, value: Any, schema: object, depth: int) -> bool:
         """Return whether ``value`` has the types, names, and constants of ``schema``. Ranges and patterns are
         not checked."""
-        if self.spent(depth) or not isinstance(schema, Mapping):
+        if self.over_limit(depth) or not isinstance(schema, Mapping):
             return schema is not False
         if "$ref" in schema and not self.accepts(value, self.resolve(schema["$ref"]), depth + 1):
             return False
@@ -441,7 +441,7 @@ class _JsonReader:
     def object(self) -> dict[str, Any]:
         members: dict[str, Any] = {}
         self.open("}")
-        while not self.closed("}"):
+        while not self.at_end("}"):
             quote = self.peek()
             if quote not in _PLAIN:
                 self.fail("a name in double quotes")
@@ -456,7 +456,7 @@ class _JsonReader:
     def array(self) -> list[Any]:
         items: list[Any] = []
         self.open("]")
-        while not self.closed("]"):
+        while not self.at_end("]"):
             items.append(self.value())
             self.comma("]")
         return items
@@ -467,7 +467,7 @@ class _JsonReader:
         self.stack.append(closer)
         self.at += 1
 
-    def closed(self, closer: str) -> bool:
+    def at_end(self, closer: str) -> bool:
         """Return whether the innermost container has ended. The closing bracket of an outer container, or the
         end of the text, ends it as well."""
         char = self.peek()

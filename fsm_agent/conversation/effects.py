@@ -610,7 +610,7 @@ class Persist(TurnRequest):
 
     def journalled(self, session: Any) -> Mapping[str, Any]:
         """Return the numbers of its rows, which the session keeps."""
-        return {"rows": len(self.rows) if session is None else session.numbered(self.rows)}
+        return {"rows": len(self.rows) if session is None else session.numbers_of(self.rows)}
 
 
 @dataclass(frozen=True, slots=True)

@@ -266,8 +266,8 @@ def read_history(
     first = next((at for at, one in enumerate(messages) if one.role != "system"), len(messages))
     if any(one.role == "system" for one in messages[first:]):
         late = next(one.text for one in messages[first:] if one.role == "system")
-        what = "a system row follows other rows of conversation_history"
-        raise ConfigError(what, late[:60], "system rows at its beginning")
+        problem = "a system row follows other rows of conversation_history"
+        raise ConfigError(problem, late[:60], "system rows at its beginning")
     prompt = "\n\n".join(one.text.strip() for one in messages[:first] if one.text.strip())
     return SuppliedHistory(prompt, tuple(_with_call_ids(messages[first:])))
 
@@ -307,8 +307,8 @@ def _message(row: Any, family: ReasoningFamily, issuer: str) -> Message:
     blocks = [*message.blocks, *(part for part in thoughts if part not in chunks), *_blocks(row)]
     text = row.get(family.field or "reasoning_content")
     inner = [one for part in chunks for one in part["thinking"] if isinstance(one, Mapping)]
-    said = "".join(str(one.get("text") or "") for one in inner)
-    made = {
+    texts = "".join(str(one.get("text") or "") for one in inner)
+    fields = {
         "text": isinstance(text, str),
         "chunks": bool(chunks),
         "details": any(str(block.get("type", "")).startswith("reasoning.") for block in blocks),
@@ -317,13 +317,13 @@ def _message(row: Any, family: ReasoningFamily, issuer: str) -> Message:
         "signed": any(block.get("type") in THINKING for block in blocks),
         "items": any(block.get("type") in ("reasoning", "message") for block in blocks),
     }
-    made["unsigned"] = made["signed"]
+    fields["unsigned"] = fields["signed"]
     return replace(
         message,
         content=[part for part in parts if part not in thoughts] or None if thoughts else content,
-        reasoning=(text if isinstance(text, str) else None) or message.reasoning or said or None,
+        reasoning=(text if isinstance(text, str) else None) or message.reasoning or texts or None,
         blocks=tuple(blocks),
-        issuer=message.issuer or (issuer if made.get(family.replay) else None),
+        issuer=message.issuer or (issuer if fields.get(family.replay) else None),
     )
 
 

@@ -126,8 +126,8 @@ def data_of(part: Part) -> tuple[str, str]:
     head, comma, data = inside.partition(",")
     if not comma or not head.startswith("data:") or not head.endswith(";base64"):
         return "", ""
-    said = head.removeprefix("data:").partition(";")[0].lower()
-    return _SAME.get(said, said), data
+    kind = head.removeprefix("data:").partition(";")[0].lower()
+    return _SAME.get(kind, kind), data
 
 
 def carrier_of(part: Part) -> Carrier | None:

@@ -25,7 +25,7 @@ from fsm_agent.support.texts import one_line
 
 NAME = r"[a-zA-Z0-9_-]{1,48}"
 """Valid names of agents: tools are named after agents."""
-TOLD = (
+NOTICE = (
     "[From this program and not from the user: {agent} has handed this conversation over to {to}, which is"
     " you. Continue with what the user asked for.{note}]"
 )
@@ -48,8 +48,8 @@ class HandoffStep:
         from fsm_agent.support.untrusted import wrap_untrusted  # few conversations need it
 
         note = self.note.strip()
-        told = TOLD.format(agent=self.agent, to=self.to, note=" Its note follows." if note else "")
-        return f"{told}\n\n{wrap_untrusted(note, self.agent)}" if note else told
+        notice = NOTICE.format(agent=self.agent, to=self.to, note=" Its note follows." if note else "")
+        return f"{notice}\n\n{wrap_untrusted(note, self.agent)}" if note else notice
 
 
 def way_of(stored: Any) -> tuple[HandoffStep, ...]:

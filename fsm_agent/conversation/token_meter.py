@@ -129,7 +129,7 @@ class CompactionGuard:
     resting_until: float = 0.0
     judged: bool = True
 
-    def blocked(self, now: float) -> str:
+    def why_blocked(self, now: float) -> str:
         """Return why automatic compaction is paused now; empty if it is not."""
         if self.ineffective >= INEFFECTIVE:
             return f"the last {self.ineffective} {NO_ROOM}"
@@ -139,17 +139,17 @@ class CompactionGuard:
             return f"the summary call failed; resting for {self.resting_until - now:.0f} s"
         return ""
 
-    def succeeded(self, *, with_model: bool) -> None:
+    def record_success(self, *, with_model: bool) -> None:
         """Record a compaction; ``with_model`` is false if its summary was made without one."""
         self.done += 1
         self.timeouts, self.judged = 0, False
         self.without_model = 0 if with_model else self.without_model + 1
 
-    def nothing_gained(self) -> None:
+    def record_no_gain(self) -> None:
         """Record a compaction that changed nothing."""
         self.ineffective += 1
 
-    def summary_failed(self, fault: Fault, now: float) -> None:
+    def record_failure(self, fault: Fault, now: float) -> None:
         """Record a failed summary, and rest. ``now`` in seconds since the epoch."""
         rest = RESTS.get(fault)
         if rest is None:
@@ -165,7 +165,7 @@ class CompactionGuard:
             self.ineffective += 1
         self.judged = True
 
-    def forced(self) -> None:
+    def clear(self) -> None:
         """Clear all reasons to pause, because a person requested a compaction."""
         self.ineffective = self.without_model = self.timeouts = 0
         self.resting_until = 0.0

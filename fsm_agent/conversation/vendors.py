@@ -231,24 +231,24 @@ def content_again(blocks: Iterable[Mapping[str, Any]], text: str) -> list[dict[s
         return None
     ended = [one.get("tool_use_id") for one in found]
     kept = [one for one in found if one["type"] != "server_tool_use" or one.get("id") in ended]
-    told = "".join(str(one.get("text", "")) for one in kept if one["type"] == "text")
-    if told.strip() == text.strip():
+    joined = "".join(str(one.get("text", "")) for one in kept if one["type"] == "text")
+    if joined.strip() == text.strip():
         return [one for one in kept if one["type"] != "text" or str(one.get("text", "")).strip()]
-    said = [{"type": "text", "text": text}] if text.strip() else []
-    return [*(one for one in kept if one["type"] != "text"), *said]
+    fallback = [{"type": "text", "text": text}] if text.strip() else []
+    return [*(one for one in kept if one["type"] != "text"), *fallback]
 
 
 def words_of(item: Mapping[str, Any]) -> str:
     """Describe a hosted tool's action in one line; empty for any other item."""
     given = item.get("input") or item.get("action") or item
     given = given if isinstance(given, Mapping) else {}
-    what, name = item.get("type"), item.get("name")
-    if what == "web_search_call" or (what == "server_tool_use" and name == "web_search"):
+    kind, name = item.get("type"), item.get("name")
+    if kind == "web_search_call" or (kind == "server_tool_use" and name == "web_search"):
         asked = given.get("query") or given.get("url") or ", ".join(map(str, given.get("queries") or ()))
         return f"the provider searched the web{_quote_names(asked)}"
-    if what == "code_interpreter_call" or (what == "server_tool_use" and "code_execution" in str(name)):
+    if kind == "code_interpreter_call" or (kind == "server_tool_use" and "code_execution" in str(name)):
         return f"the provider ran code{_quote_names(given.get('code') or given.get('command'))}"
-    return f"the provider ran {one_line(str(name), 60)}" if what == "server_tool_use" else ""
+    return f"the provider ran {one_line(str(name), 60)}" if kind == "server_tool_use" else ""
 
 
 def hosted_lines(blocks: Iterable[Mapping[str, Any]]) -> Iterator[str]:

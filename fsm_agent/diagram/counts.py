@@ -85,8 +85,8 @@ def child_words(outer: Sequence[Move], run: Run) -> str:
     state = outer[min(run.at, len(outer) - 1)].source if outer else ""
     name = f"“{_short(run.asked)}”" if run.asked else run.table or run.id
     moves = f"{len(run.steps)} move{'s' * (len(run.steps) != 1)}"
-    took, end = duration(sum(step.seconds for step in run.steps)), words(run.exit or "not at its end")
-    return f"{state} began {name} after move {run.at}: {moves}, {took}, ⇥ {end}"
+    time, end = duration(sum(step.seconds for step in run.steps)), words(run.exit or "not at its end")
+    return f"{state} began {name} after move {run.at}: {moves}, {time}, ⇥ {end}"
 
 
 def _short(asked: str) -> str:
@@ -180,9 +180,9 @@ def _exits(tally: Tally) -> str:
 
 def _run_caption(table: Table, tally: Tally) -> tuple[str, tuple[tuple[str, str], ...]]:
     seconds = sum(tally.seconds.values())
-    told = [f"{tally.moves:,} move{'s' * (tally.moves != 1)}", duration(seconds)]
+    size = [f"{tally.moves:,} move{'s' * (tally.moves != 1)}", duration(seconds)]
     title = "This turn" if len(tally.runs) == 1 else f"{len(tally.runs)} turns"
-    lines = [("", ", ".join([*told, f"⇥ {exits}" if (exits := _exits(tally)) else "not at its end"]) + ".")]
+    lines = [("", ", ".join([*size, f"⇥ {exits}" if (exits := _exits(tally)) else "not at its end"]) + ".")]
     if len(tally.runs) == 1:
         path = path_in_words(table, tally.runs[0])
         more = [f"… {len(path) - PATH_PARTS} more"] if len(path) > PATH_PARTS else []
@@ -213,8 +213,8 @@ def _foreign(tally: Tally) -> tuple[tuple[str, str], ...]:
     if not tally.foreign:
         return ()
     rows = sorted(tally.foreign)
-    told = ", ".join(rows[:5]) + (" …" if len(rows) > 5 else "")
-    return (("", f"Moves by rows that this table does not have: {sum(tally.foreign.values()):,} ({told})."),)
+    ids = ", ".join(rows[:5]) + (" …" if len(rows) > 5 else "")
+    return (("", f"Moves by rows that this table does not have: {sum(tally.foreign.values()):,} ({ids})."),)
 
 
 # ----------------------------------------------------------------------------------------------------

@@ -103,8 +103,8 @@ def _title(diagram: Diagram) -> str:
 
 def _state(box: Box, prefix: str) -> Iterator[str]:
     yield f'state "{clean(box.state)}" as {_id(box.state, prefix)}'
-    told = [box.badge, "" if box.final else box.intro, *_inside(box)]
-    yield from (f"{_id(box.state, prefix)} : {clean(line)}" for line in told if line.strip())
+    lines = [box.badge, "" if box.final else box.intro, *_inside(box)]
+    yield from (f"{_id(box.state, prefix)} : {clean(line)}" for line in lines if line.strip())
 
 
 def _inside(box: Box) -> Iterator[str]:

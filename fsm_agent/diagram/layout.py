@@ -479,10 +479,10 @@ def map_of(table: Table) -> tuple[Diagram, Layout]:
     whole = diagram_of(table)
     boxes = tuple(_box(table, box) for box in whole.boxes)
     small = Diagram(table, boxes, tuple(_map_arrow(table, rows) for rows in _ways(table)))
-    made = table.layout.get("small") if table.layout else None
+    drawn = table.layout.get("small") if table.layout else None
     tried: list[Layout] = [
         {**layout, "column": COLUMN, "how_to_read": (0, 0, 0)}
-        for layout in ([made] if made else [automatic(small), landscape(small)])
+        for layout in ([drawn] if drawn else [automatic(small), landscape(small)])
     ]
     return small, min(tried, key=lambda layout: max(COLUMN, scene_of(small, layout).size[0]))
 

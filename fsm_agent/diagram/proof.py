@@ -144,8 +144,8 @@ def _capital(text: str) -> str:
 
 
 def _change(change: Change) -> str:
-    said = (f"{name} {' or '.join(map(_value, values))}" for name, values in change.items())
-    return ", ".join(said) or "what it was"
+    parts = (f"{name} {' or '.join(map(_value, values))}" for name, values in change.items())
+    return ", ".join(parts) or "what it was"
 
 
 def _value(value: object) -> str:

@@ -252,7 +252,7 @@ async def cancel(store: Store, dispatcher: Dispatcher, turn_id: str) -> None:
 async def control(store: Store, turn_id: str, command: str, body: dict[str, Any]) -> None:
     """Send a command to the process that runs the turn: ``interrupt`` (message), ``steer`` (text)."""
     values = (turn_id, command, dumps(body), time.time())
-    await store.written(
+    await store.write(
         lambda c: (
             c.execute("INSERT INTO controls (turn, command, body, at) VALUES (?, ?, ?, ?)", values) and None
         )

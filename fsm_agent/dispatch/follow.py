@@ -44,7 +44,7 @@ from fsm_agent.runtime.events import (
 from fsm_agent.sessions.store import Store
 from fsm_agent.sessions.store.journal.read import Effect, TurnInfo, Turns
 from fsm_agent.sessions.store.pending import PendingItems
-from fsm_agent.sessions.store.queued import QueuedTurn, found
+from fsm_agent.sessions.store.queued import QueuedTurn, find_queued
 
 LOOK = 0.1
 """Seconds between polls."""
@@ -195,7 +195,7 @@ class Silent:
 
 def still_queued(store: Store, turn_id: str) -> QueuedTurn:
     """Return the row of a turn that has not begun. Raises ``ConfigError`` if it never will."""
-    queued = found(store, turn_id)
+    queued = find_queued(store, turn_id)
     if queued is None or (queued.withdrawn is not None and not queued.problem):
         raise ConfigError("the turn was taken back before it began", turn_id)
     if queued.withdrawn is not None:
@@ -258,14 +258,14 @@ class Follower:
         if info.owner is not None or self._is_withdrawn(info.id):
             return
         waits = PendingItems(lambda: self._store.database, self._store.now).of_turn(info.id)
-        if waits and not all(one.settled(self._store.now()) for one in waits):
+        if waits and not all(one.is_settled(self._store.now()) for one in waits):
             raise TurnSuspended(info.id, [one for one in waits if one.answered is None])
 
     def _exists(self, turn_id: str) -> bool:
         return bool(self._store.database.select("SELECT 1 FROM turns WHERE id = ?", turn_id))
 
     def _is_withdrawn(self, turn_id: str) -> bool:
-        queued = found(self._store, turn_id)
+        queued = find_queued(self._store, turn_id)
         return queued is not None and queued.withdrawn is not None
 
     def _tell(self, one: ServedEvent) -> None:
@@ -279,12 +279,12 @@ class Follower:
 def read_result(turns: Turns, info: TurnInfo) -> TurnResult:
     """Return the result of an ended turn, as its process returned it, but without the parsed value of a typed
     answer. Raises ``ConfigError`` for an abandoned turn, which has none."""
-    if (said := turns.result(info.id)) is None:
+    if (result := turns.result(info.id)) is None:
         raise ConfigError("the turn has no result", info.id, f"it ended with {info.exit}")
     steps = turns.steps(info.id)
     states = [VisitedState(state=s.source, event=s.event, row=s.row, seconds=s.seconds) for s in steps]
     last = VisitedState(state=info.state, event=None, row=None, seconds=0.0)
-    whole = said | {"messages": turns.messages(info.id), "states": [*states, last], "output": None}
+    whole = result | {"messages": turns.messages(info.id), "states": [*states, last], "output": None}
     return TurnResult.model_validate(whole)
 
 
@@ -380,8 +380,8 @@ class LiveTurn:
                 self._within += 1
                 place = self._place._replace(attempt=self._attempt, within=self._within)
             self._count += 1
-            told = event_at(place, self.id, event.values, event.at)
-            self._events.append(Kept(self._count, self._count, place, told))
+            served = event_at(place, self.id, event.values, event.at)
+            self._events.append(Kept(self._count, self._count, place, served))
             if len(self._events) > MOST:
                 self._drop()
             self._wake()
@@ -399,10 +399,10 @@ class LiveTurn:
     def _end_exchange(self, exchange: Exchange) -> None:
         """Advance past an exchange. Calls with an outcome known beforehand, such as those of a dead process,
         did not run here and are published now."""
-        told = Place(exchange.seq, exchange.ordinal) < self.begin
+        earlier = Place(exchange.seq, exchange.ordinal) < self.begin
         replies = exchange.reply if isinstance(exchange.request, list) else [exchange.reply]
         for request, reply in zip(exchange.requests, replies, strict=True):
-            if told or not (isinstance(request, RunTool) and isinstance(reply, ToolOutcome)):
+            if earlier or not (isinstance(request, RunTool) and isinstance(reply, ToolOutcome)):
                 continue
             if request.call_id not in self._completed:
                 begun = ToolStart(request.call_id, request.name, request.arguments)

@@ -39,7 +39,7 @@ from fsm_agent.sessions.store.journal.conversation_journal import ConversationRe
 from fsm_agent.sessions.store.journal.read import Turns
 from fsm_agent.sessions.store.kept_values import OF_SESSIONS, KeptValues
 from fsm_agent.sessions.store.pending import Pending, PendingItems
-from fsm_agent.sessions.store.queued import ATTENDED, first_session, forget_ended, found
+from fsm_agent.sessions.store.queued import ATTENDED, find_queued, first_session, forget_ended
 from fsm_agent.sessions.store.rewind import fork_turn, position_of
 from fsm_agent.sessions.store.rows import compaction_chain
 from fsm_agent.sessions.turn import new_turn_id
@@ -362,7 +362,7 @@ class SessionService:
             live.signals.interrupt(message)
         elif self._is_run(turn_id):
             await control(self.store, turn_id, "interrupt", {"message": message})
-        elif found(self.store, turn_id) is not None:
+        elif find_queued(self.store, turn_id) is not None:
             await cancel(self.store, self._dispatcher, turn_id)
             await self._continue(turn_id)
         self._audit(caller, "interrupt", turn=turn_id)
@@ -395,8 +395,8 @@ class SessionService:
         forked = new_turn_id(session)
         write = fork_turn(self.store, position, session, forked, DIGEST)
         await self._claim_session(caller, session.id)
-        await self.store.written(write)
-        await self.store.written(lambda c: c.execute(_FREE, (forked,)) and None)
+        await self.store.write(write)
+        await self.store.write(lambda c: c.execute(_FREE, (forked,)) and None)
         await self._continue(forked)
         self._started[caller.id].add(forked)
         self._audit(caller, "fork", turn=forked, of=turn_id)
@@ -409,8 +409,8 @@ class SessionService:
         assert session is not None
         at = self.store.now()
         values = (turn_id, session, ATTENDED if self._attended else DIGEST, at, at)
-        await self.store.written(lambda c: c.execute(_QUEUE_BEGUN, values) and None)
-        queued = found(self.store, turn_id)
+        await self.store.write(lambda c: c.execute(_QUEUE_BEGUN, values) and None)
+        queued = find_queued(self.store, turn_id)
         if not self._attended and queued is not None and queued.digest == ATTENDED:
             return False
         try:
@@ -460,7 +460,7 @@ class SessionService:
         root = self._root_of(item.turn)
         self._audit(caller, "answer", turn=root, item=item.id, kind=item.kind, said=item.said)
         now = self.store.now()
-        if all(one.settled(now) for one in self._items.of_turn(root)):
+        if all(one.is_settled(now) for one in self._items.of_turn(root)):
             await self._continue(root)
         return item
 
@@ -609,7 +609,7 @@ class SessionService:
                 try:
                     still_queued(self.store, turn_id)
                 except ConfigError as error:
-                    cannot = (queued := found(self.store, turn_id)) is not None and queued.problem
+                    cannot = (queued := find_queued(self.store, turn_id)) is not None and queued.problem
                     raise (BadRequest if cannot else Busy)(str(error)) from None
             return False
         info = self._turns.info(turn_id)
@@ -678,7 +678,7 @@ class SessionService:
         """Return the first session of a turn's conversation."""
         rows = self.store.database.select("SELECT session FROM turns WHERE id = ?", turn_id)
         if not rows:
-            queued = found(self.store, turn_id)
+            queued = find_queued(self.store, turn_id)
             return None if queued is None else queued.session
         return first_session(self.store, rows[0][0])
 

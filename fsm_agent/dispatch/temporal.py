@@ -144,7 +144,7 @@ class TemporalDispatcher:
         found = await self._call_server(client.workflow_service.describe_task_queue(request, timeout=ANSWER))
         now = time.time()
         return [
-            worker_seen(one.identity, now - one.last_access_time.ToNanoseconds() / 1e9)
+            describe_worker(one.identity, now - one.last_access_time.ToNanoseconds() / 1e9)
             for one in found.pollers
         ]
 
@@ -271,7 +271,7 @@ def _namespace(name: str) -> Any:
     return DescribeNamespaceRequest(namespace=name)
 
 
-def worker_seen(identity: str, ago: float) -> str:
+def describe_worker(identity: str, ago: float) -> str:
     """Describe a worker and when it last polled for a turn. Temporal lists workers for minutes after their
     end; for processes of this machine, the end is detected. A worker with no free slots does not poll."""
     pid, _, host = identity.partition("@")

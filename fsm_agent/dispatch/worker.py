@@ -23,8 +23,8 @@ from fsm_agent.sessions.store import Store
 from fsm_agent.sessions.store.journal.read import Turns
 from fsm_agent.sessions.store.queued import (
     claim_queued,
+    find_queued,
     forget_ended,
-    found,
     last_turn,
     note_problem,
     to_be_run,
@@ -101,10 +101,10 @@ async def _run(
     make_agent: MakeAgent,
     release: Callable[[Agent[Any, Any]], object],
 ) -> str:
-    queued = found(store, order.turn)
+    queued = find_queued(store, order.turn)
     if queued is not None and queued.begun is None:
         if (claimed := await claim_queued(store, order.turn, rank)) is None:
-            return await _not_begun(store, order, rank)
+            return await _why_not_claimed(store, order, rank)
         queued, begins = claimed
         agent, deps = make_agent(order)
         measure("queue_wait", max(0.0, store.now() - queued.at))
@@ -131,9 +131,9 @@ async def _run(
         release(agent)
 
 
-async def _not_begun(store: Store, order: Order, rank: int | None) -> str:
+async def _why_not_claimed(store: Store, order: Order, rank: int | None) -> str:
     """Return why a queued turn could not be claimed."""
-    queued = found(store, order.turn)
+    queued = find_queued(store, order.turn)
     if queued is None or queued.begun is not None:
         raise OwnershipLost(f"turn {order.turn} was begun by another worker")
     return WITHDRAWN if queued.withdrawn is not None else LOST
@@ -230,7 +230,7 @@ class App:
             app._make_agent(None)
         return app
 
-    def made(self, order: Order) -> tuple[Agent[Any, Any], Any]:
+    def make(self, order: Order) -> tuple[Agent[Any, Any], Any]:
         """Return the agent for an order, in the worker's store, and the ``deps`` of its tools. Raises
         ``ConfigError``."""
         self.expect(order.turn)
@@ -269,12 +269,12 @@ class App:
 
     def _make_agent(self, order: Order | None) -> tuple[Agent[Any, Any], Any]:
         try:
-            made = self.factory(order) if self.takes_order else self.factory()
+            result = self.factory(order) if self.takes_order else self.factory()
         except ConfigError:
             raise
         except Exception as error:  # user code may raise anything
             raise ConfigError(f"--app failed ({type(error).__name__}: {error})", None, SHAPE) from error
-        agent, deps = made if isinstance(made, tuple) and len(made) == 2 else (made, None)
+        agent, deps = result if isinstance(result, tuple) and len(result) == 2 else (result, None)
         if not isinstance(agent, Agent):
             raise ConfigError("--app gave no agent", type(agent).__name__, SHAPE)
         return agent, deps
@@ -284,7 +284,7 @@ def _source(given: str) -> str:
     return "worker" if given == "python" else given
 
 
-TOLD_EVERY = 60.0
+REPORT_EVERY = 60.0
 """Seconds between reports of turns that wait for a worker with another table."""
 
 
@@ -306,7 +306,7 @@ class Worker:
         self._sweep, self._age = sweep, age
         self._attempts, self._releasing = OneAttempt(), set[asyncio.Task[None]]()
         self._settling: dict[int, Agent[Any, Any]] = {}
-        self._told: dict[str, float] = {}
+        self._reported: dict[str, float] = {}
         self._again: dict[str, tuple[float, float]] = {}
 
     async def run(self, slots: int, stop: asyncio.Event) -> None:
@@ -325,7 +325,7 @@ class Worker:
     async def _attempt(self, order: Order, rank: int | None, link: TurnLink) -> str:
         try:
             async with self._attempts.alone(order.turn, rank, link):
-                return await run_turn(order, rank, link, self._store, self._app.made, self._release)
+                return await run_turn(order, rank, link, self._store, self._app.make, self._release)
         except OwnershipLost:
             return LOST
         except HandOver as left:
@@ -339,8 +339,8 @@ class Worker:
 
     async def _note(self, order: Order, error: Exception) -> None:
         """Record why a turn could not be run, for its clients; it is retried."""
-        said = str(error) if isinstance(error, FsmAgentError) else f"{type(error).__name__}: {error}"
-        line = one_line(mask(said), 300)
+        problem = str(error) if isinstance(error, FsmAgentError) else f"{type(error).__name__}: {error}"
+        line = one_line(mask(problem), 300)
         self._tell(f"turn {order.turn} could not be run and is tried again: {line}")
         try:
             await note_problem(self._store, order.turn, line)
@@ -390,8 +390,8 @@ class Worker:
             elif now >= self._again.get(queued.id, (0.0, 0.0))[0]:
                 await self._submit_unannounced(Order(queued.session, queued.id, queued.digest), now)
         for digest, count in others.items():
-            if now - self._told.get(digest, 0.0) >= TOLD_EVERY:
-                self._told[digest] = now
+            if now - self._reported.get(digest, 0.0) >= REPORT_EVERY:
+                self._reported[digest] = now
                 wait = "turn waits" if count == 1 else "turns wait"
                 self._tell(f"{count} {wait} for a worker with table {digest}; this one has {DIGEST}")
         await forget_ended(self._store)

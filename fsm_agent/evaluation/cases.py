@@ -166,9 +166,9 @@ def _pydantic(value: Any, file: Path) -> Dataset:
     if not isinstance(cases, list):
         raise ConfigError("the dataset has no list of cases", str(file), '{"cases": [{"inputs": "…"}]}')
     make = partial(_make_case, file, "inputs", "name", "expected_output")
-    made, left_out = _each(cases, make, _CASE)
+    found, left_out = _each(cases, make, _CASE)
     more = (name for name in ("evaluators", "report_evaluators") if value.get(name))
-    return Dataset(str(value.get("name") or file.stem), made, tuple(dict.fromkeys((*left_out, *more))))
+    return Dataset(str(value.get("name") or file.stem), found, tuple(dict.fromkeys((*left_out, *more))))
 
 
 def _each(values: Sequence[Any], make: Any, known: set[str]) -> tuple[tuple[Case, ...], tuple[str, ...]]:

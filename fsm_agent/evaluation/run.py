@@ -300,10 +300,10 @@ class Evaluation:
             return Score(None, f"{UNJUDGED}: the budget of the judge is spent")
         found = self._answer(turn, cached=False)
         try:
-            said = Judgment.model_validate(found.value)
+            judgment = Judgment.model_validate(found.value)
         except ValueError:
             return Score(None, f"{UNJUDGED}: turn {turn} of the judge ended with {found.exit}")
-        return Score(said.score, one_line(said.reason, SHOWN))
+        return Score(judgment.score, one_line(judgment.reason, SHOWN))
 
     def _judge_options(self, judge: Judge) -> AgentOptions:
         mine = self.agent.options
@@ -336,15 +336,15 @@ class Evaluation:
             if last is not None and last.ended is not None and last.exit not in AGAIN:
                 return last.id, True
             unfinished = last.id if last is not None and last.ended is None else None
-            async with purse.one_turn() as limits, self._agents.one(options, limits) as made:
-                made.session_id = session
+            async with purse.one_turn() as limits, self._agents.one(options, limits) as agent:
+                agent.session_id = session
                 if unfinished is not None:
-                    first: Any = made.resume(unfinished)
+                    first: Any = agent.resume(unfinished)
                 else:
-                    first = made.start(question, conversation_history=list(history))
-                return await self._ended(made, first, session, purse), False
+                    first = agent.start(question, conversation_history=list(history))
+                return await self._run_to_end(agent, first, session, purse), False
 
-    async def _ended(self, agent: Agent[Any, Any], first: Any, session: str, purse: Purse) -> str:
+    async def _run_to_end(self, agent: Agent[Any, Any], first: Any, session: str, purse: Purse) -> str:
         """Run a turn, and those that it hands the conversation over to; return the last one."""
         following = first
         while following is not None:
@@ -352,7 +352,7 @@ class Evaluation:
             try:
                 result = await turn.arun()
             finally:
-                await purse.took(self.agent.store, turn.id, session, "tree")
+                await purse.deduct(self.agent.store, turn.id, session, "tree")
             following = agent.following(result)
         return str(turn.id)
 

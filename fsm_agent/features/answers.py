@@ -93,7 +93,7 @@ class Answers(Part):
             if checked.blocked or checked.problem:
                 return checked
             read = read if checked.text is None else self._kind.read(checked.text)
-            self._checked = await self._kind.finished(read, self._perform)
+            self._checked = await self._kind.finish(read, self._perform)
         except ToolFailure as problem:
             return AnswerChecked(words_of(problem))
         return replace(checked, text=None if read.text == request.text else read.text)
@@ -104,7 +104,7 @@ class Answers(Part):
         if self._checked is not None and self._checked.text == text:
             return self._checked.value
         try:
-            return (await self._kind.finished(self._kind.read(text), self._perform)).value
+            return (await self._kind.finish(self._kind.read(text), self._perform)).value
         except ToolFailure:
             return None
 
@@ -118,10 +118,10 @@ class Answers(Part):
         limit, poll = settings.tool.batch_timeout, settings.poll.control
         code = UsersCode(f"output function {tool.spec.name}", self._clock, poll, then="")
         work = _call_function(partial(tool.handler, **given))
-        made, problem = await code.within(work, limit, self._signals.event(), here=True)
-        if made is None:
+        ended, problem = await code.within(work, limit, self._signals.event(), here=True)
+        if ended is None:
             raise ToolFailure(problem or "it was not looked at: the user interrupted")
-        value, failed = made
+        value, failed = ended
         if failed is not None:
             raise failed
         return value

@@ -143,8 +143,8 @@ class CallbackCalls(Extension):
         outcome, arguments = ended, dict(call.arguments)
         if callbacks.has("after_tool"):
             values = (call.name, dict(arguments), outcome.text, outcome.status)
-            said = await callbacks.ask_text("after_tool", *values)
-            outcome = outcome if said is None else replace(outcome, text=said)
+            text = await callbacks.ask_text("after_tool", *values)
+            outcome = outcome if text is None else replace(outcome, text=text)
         callbacks.publish(ToolComplete(call.call_id, call.name, arguments, outcome.text, outcome.status))
         publish_progress(callbacks, "completed", call, lambda: outcome.text)
         return outcome
@@ -181,11 +181,11 @@ class FileCheckpoints(Extension):
             return FilesKept(problem=why)
         about = {"session": here.session.id, "turn": here.fence.turn_id}
         try:
-            made = await asyncio.to_thread(self.checkpoints.make, request.key, tool=request.tool, **about)
+            kept = await asyncio.to_thread(self.checkpoints.make, request.key, tool=request.tool, **about)
         except StoreError as error:
             here.tell(f"no checkpoint of the files before {request.tool}, which runs all the same: {error}")
             return FilesKept(problem=str(error))
-        return FilesKept(made.id)
+        return FilesKept(kept.id)
 
 
 # ----------------------------------------------------------------------------------------------------
@@ -216,7 +216,7 @@ class _Tasks(Part):
         return {"review_due": due, "unnamed": unnamed, "news": await self._news()}
 
     def reopened(self) -> None:
-        self._tasks.resumed()
+        self._tasks.refresh()
 
     async def news(self) -> tuple[str, ...]:
         return await self._news() if self._tasks.fresh else ()

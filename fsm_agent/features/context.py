@@ -155,31 +155,31 @@ class EngineCalls(Extension):
             "prompt": (request.goes, request.window),
             "rows": (request.goes, request.summary),
         }[request.step]
-        said = await answer_of(getattr(self._engine, request.step), request.context, *given)
-        return await in_daemon_thread(_read, request, said)
+        answer = await answer_of(getattr(self._engine, request.step), request.context, *given)
+        return await in_daemon_thread(_read, request, answer)
 
 
-def _read(request: AskEngine, said: Any) -> EngineAnswer:
+def _read(request: AskEngine, answer: Any) -> EngineAnswer:
     match request.step:
         case "cut":
-            return EngineAnswer(places=tuple(operator.index(place) for place in said))
+            return EngineAnswer(places=tuple(operator.index(place) for place in answer))
         case "prompt":
-            if not isinstance(said, str):
-                raise TypeError(f"a text is wanted, not a {type(said).__name__}")
-            return EngineAnswer(prompt=said)
-    return _shorter(request.context.rows, said)
+            if not isinstance(answer, str):
+                raise TypeError(f"a text is wanted, not a {type(answer).__name__}")
+            return EngineAnswer(prompt=answer)
+    return _shorter(request.context.rows, answer)
 
 
-def _shorter(before: Sequence[Message], said: Any) -> EngineAnswer:
+def _shorter(before: Sequence[Message], answer: Any) -> EngineAnswer:
     """Return the engine's rows: known ones by their places, new ones in stored form."""
     known = {row: place for place, row in enumerate(before)}
-    made: list[Message] = []
+    rows: list[Message] = []
     places = []
-    for row in said:
+    for row in answer:
         if not isinstance(row, Message):
             raise TypeError(f"rows are messages, and not a {type(row).__name__}")
         if row not in known:
-            known[row] = len(before) + len(made)
-            made.append(Message.from_dict(json.loads(json.dumps(row.to_dict()))))
+            known[row] = len(before) + len(rows)
+            rows.append(Message.from_dict(json.loads(json.dumps(row.to_dict()))))
         places.append(known[row])
-    return EngineAnswer(places=tuple(places), made=tuple(made))
+    return EngineAnswer(places=tuple(places), made=tuple(rows))

@@ -123,18 +123,17 @@ class HookCalls(Extension):
         now = text
         for guard in guards:
             code = self._code(f"guardrail {guard.title}")
-            said, problem = await self._ask_hook(code, context, guard.title, guard.check, now)
-            if said is not None and not isinstance(said, allowed):
+            answer, problem = await self._ask_hook(code, context, guard.title, guard.check, now)
+            if answer is not None and not isinstance(answer, allowed):
                 words = " or ".join(one.__name__ for one in allowed)
-                problem = (
-                    f"guardrail {guard.title} answered with {type(said).__name__}: None or {words} is allowed"
-                )
-            if problem or isinstance(said, Block):
-                return AnswerChecked(blocked=problem or said.reason, by=(guard.title,))
-            if isinstance(said, Retry):
-                return AnswerChecked(said.reason, by=(guard.title,))
-            if isinstance(said, Rewrite) and said.text != now:
-                now, by = said.text, (*by, guard.title)
+                kind = type(answer).__name__
+                problem = f"guardrail {guard.title} answered with {kind}: None or {words} is allowed"
+            if problem or isinstance(answer, Block):
+                return AnswerChecked(blocked=problem or answer.reason, by=(guard.title,))
+            if isinstance(answer, Retry):
+                return AnswerChecked(answer.reason, by=(guard.title,))
+            if isinstance(answer, Rewrite) and answer.text != now:
+                now, by = answer.text, (*by, guard.title)
         return AnswerChecked(text=now if by else None, by=by)
 
     # Hooks that may change values
@@ -145,21 +144,21 @@ class HookCalls(Extension):
         changed, body = RequestChanged(), shown.request.body
         for hook in self._with("before_request"):
             seen = ShownRequest(replace(shown.request, body=body), runtime, shown.attempt)
-            said, problem = await self._call_hook(hook, "before_request", context, seen)
+            answer, problem = await self._call_hook(hook, "before_request", context, seen)
             by = (*changed.by, _title(hook))
-            match said:
+            match answer:
                 case None if not problem:
                     continue
                 case Answer() if not problem:
-                    return replace(changed, answer=said.text, by=by)
-                case RequestChange() if not problem and not FIXED & said.options.keys():
-                    body = change_body(body, said.options, said.rows)
-                    options, rows = {**changed.options, **said.options}, (*changed.rows, *said.rows)
+                    return replace(changed, answer=answer.text, by=by)
+                case RequestChange() if not problem and not FIXED & answer.options.keys():
+                    body = change_body(body, answer.options, answer.rows)
+                    options, rows = {**changed.options, **answer.options}, (*changed.rows, *answer.rows)
                     changed = RequestChanged(options, rows, by=by)
                 case Block() if not problem:
-                    return RequestChanged(blocked=said.reason, by=(_title(hook),))
+                    return RequestChanged(blocked=answer.reason, by=(_title(hook),))
                 case _:
-                    problem = problem or _wrong(hook, said, "RequestChange (not of which model reads which"
+                    problem = problem or _wrong(hook, answer, "RequestChange (not of which model reads which"
                                                 " conversation), Answer, Block or None")  # fmt: skip
                     return RequestChanged(blocked=problem, by=(_title(hook),))
         return changed
@@ -171,24 +170,24 @@ class HookCalls(Extension):
         by: tuple[str, ...] = ()
         for hook in self._with("before_tool"):
             call = ShownCall(shown.call_id, shown.name, dict(arguments))
-            said, problem = await self._call_hook(hook, "before_tool", context, call)
-            if said is None and not problem:
+            answer, problem = await self._call_hook(hook, "before_tool", context, call)
+            if answer is None and not problem:
                 continue
             by = (*by, _title(hook))
-            match said:
+            match answer:
                 case Answer() if not problem:
-                    return CallChanged(arguments, said.text, by)
+                    return CallChanged(arguments, answer.text, by)
                 case Block() if not problem:
-                    return CallChanged(arguments, f"not run: {said.reason}", by)
+                    return CallChanged(arguments, f"not run: {answer.reason}", by)
                 case Mapping() if not problem:
-                    arguments = dict(said)
+                    arguments = dict(answer)
                 case WakeAt(due=float(due)) if not problem and due > self._clock.now():
-                    return _resting(hook, said, shown, due)
+                    return _resting(hook, answer, shown, due)
                 case WakeAt() if not problem:
                     by = by[:-1]
                 case _:
                     problem = problem or _wrong(
-                        hook, said, "a mapping of arguments, Answer, Block, WakeAt or None"
+                        hook, answer, "a mapping of arguments, Answer, Block, WakeAt or None"
                     )
                     return CallChanged(arguments, f"not run: {problem}", by)
         return CallChanged(arguments if by else None, None, by)
@@ -276,14 +275,14 @@ class HookCalls(Extension):
 
     async def _text(self, hook: Hooks, point: str, context: RunContext[Any], *values: Any) -> str | None:
         """Return the hook's new text, if any. A failed hook changes nothing and is reported."""
-        said, problem = await self._call_hook(hook, point, context, *values)
-        if not problem and said is not None and not isinstance(said, str):
-            problem = _wrong(hook, said, "a text or None")
+        answer, problem = await self._call_hook(hook, point, context, *values)
+        if not problem and answer is not None and not isinstance(answer, str):
+            problem = _wrong(hook, answer, "a text or None")
         if problem:
             line = f"{problem}; {point.replace('_', ' ')} changes nothing"
             self._ground.callbacks.publish(StatusText(line))
             return None
-        return said if isinstance(said, str) else None
+        return answer if isinstance(answer, str) else None
 
 
 def _guardrail(one: Guardrail | Callable[..., Any]) -> Guardrail:
@@ -333,17 +332,17 @@ def _for(context: RunContext[Any], hook: Hooks) -> RunContext[Any]:
     return replace(context, tool=_title(hook))
 
 
-def _resting(hook: Hooks, said: WakeAt, shown: ShowCall, due: float) -> NotYet:
+def _resting(hook: Hooks, wake: WakeAt, shown: ShowCall, due: float) -> NotYet:
     """Suspend the turn until then; when it resumes, the hook is called again."""
-    untold = CallChanged(
+    unstored = CallChanged(
         shown.arguments, "not run: it was to wait, and that cannot be written down", (_title(hook),)
     )
     digest = f"{_title(hook)} {due}"
-    return NotYet("timer", shown.call_id, shown.name, said.asked, (), digest, due, untold)
+    return NotYet("timer", shown.call_id, shown.name, wake.asked, (), digest, due, unstored)
 
 
-def _wrong(hook: Hooks, said: Any, allowed: str) -> str:
-    return f"hook {_title(hook)} answered with {type(said).__name__}: {allowed} is allowed"
+def _wrong(hook: Hooks, answer: Any, allowed: str) -> str:
+    return f"hook {_title(hook)} answered with {type(answer).__name__}: {allowed} is allowed"
 
 
 class _Asked(Part):

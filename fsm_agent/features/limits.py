@@ -8,7 +8,7 @@ checked before it is sent, against the most that it can take: the estimate of it
 reply that it may have. If less than that is left, the reply is capped at what is left. If not even a short
 reply fits (``LEAST_REPLY``), the request is not sent, and the turn ends with the limit's own exit.
 
-Three amounts make up a limit (``Pot``):
+Three amounts make up a limit (``SpendLimit``):
 
 - *spent* is read from the store before each check, never remembered. So requests of killed processes, of
   children and of other sessions count, each under its scope: turn, tree (a turn and all below it), session
@@ -93,7 +93,7 @@ ADVICE: Mapping[LimitScope, str] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Pot:
+class SpendLimit:
     """One limit in money or tokens: the amount ``spent``, and the amount that others have ``held``."""
 
     scope: LimitScope
@@ -220,7 +220,7 @@ class LimitKeeper(Part):
         usd = 0.0 if price is None else price.most(usage.prompt, usage.output)
         values = (self._turn, self._agent.store.now(), usage.total, usd)
         insert = "INSERT INTO unreported (turn, at, tokens, cost) VALUES (?, ?, ?, ?)"
-        await self._agent.store.written(lambda c: c.execute(insert, values) and None)
+        await self._agent.store.write(lambda c: c.execute(insert, values) and None)
 
     # Limits
 
@@ -270,28 +270,28 @@ class LimitKeeper(Part):
         self, spent: Mapping[LimitScope, Expense], prompt: int, output: int, price: Price
     ) -> LimitsChecked | None:
         """Decide on the request and reserve its amount; ``None`` if it has to wait for others."""
-        pots = self._pots(spent)
-        tightest = min(pots, key=lambda pot: pot.reply(prompt, price, alone=True))
+        limits = self._spend_limits(spent)
+        tightest = min(limits, key=lambda one: one.reply(prompt, price, alone=True))
         alone = tightest.reply(prompt, price, alone=True)
         if alone < min(output, LEAST_REPLY):
             return _over(tightest.reached(prompt, output, price))
-        left = min(pot.reply(prompt, price, alone=False) for pot in pots)
+        left = min(one.reply(prompt, price, alone=False) for one in limits)
         if left < min(output, GENEROUS, alone):
             return None
         granted = int(min(output, left))
         self._held.hold(self, self._keys(), price.most(prompt, granted), prompt + granted)
         return LimitsChecked(output_tokens=granted)
 
-    def _pots(self, spent: Mapping[LimitScope, Expense]) -> list[Pot]:
-        pots = []
+    def _spend_limits(self, spent: Mapping[LimitScope, Expense]) -> list[SpendLimit]:
+        limits = []
         for scope, limit in self._limits.items():
             usd, tokens = self._held.of_others(self, self._key(scope))
             there = spent.get(scope, NOTHING_SPENT)
             if limit.usd is not None:
-                pots.append(Pot(scope, "usd", limit.usd, there.usd, usd))
+                limits.append(SpendLimit(scope, "usd", limit.usd, there.usd, usd))
             if limit.tokens is not None:
-                pots.append(Pot(scope, "tokens", limit.tokens, there.tokens, tokens))
-        return pots
+                limits.append(SpendLimit(scope, "tokens", limit.tokens, there.tokens, tokens))
+        return limits
 
     def _key(self, scope: LimitScope) -> str:
         family = self._spending.family

@@ -118,9 +118,9 @@ class ChildAgentFactory:
             own = [one for one in map(as_tool, options["tools"] or ()) if one.spec.name not in WITHHELD]
             groups = [name for name in options["toolsets"] or () if name not in WITHHELD_TOOLSETS]
             options = {**options, "tools": own, "toolsets": groups}
-        return self._made(order, options, self._settings.model_copy(update=bounds), more)
+        return self._make(order, options, self._settings.model_copy(update=bounds), more)
 
-    def _made(
+    def _make(
         self, order: ChildTask, options: AgentOptions, settings: Settings, more: ToolSource | None
     ) -> ChildAgent:
         parent, limits = self._parent, self._parent.settings.delegation
@@ -132,14 +132,14 @@ class ChildAgentFactory:
         )
         if Turns(parent.store.database).info(order.parent_turn).imported:
             approvals = approvals.for_imported()
-        heard = child_callbacks(options["callbacks"], order.callbacks) if self._other else order.callbacks
+        callbacks = child_callbacks(options["callbacks"], order.callbacks) if self._other else order.callbacks
         return parent.make(
             {
                 **options,
                 "settings": settings,
                 "home": parent.home,
                 "session_id": order.session_id,
-                "callbacks": heard,
+                "callbacks": callbacks,
                 "clock": parent.clock,
                 "budget": order.budget,
                 "memory": None,
@@ -196,8 +196,8 @@ class OtherAgent:
         if self._delegation is None or self._refusal:
             raise ToolFailure(self._refusal or UNHELD.format(name=self._name))
         order = self._delegation.order(idempotency_key, task, context)
-        [end] = await self._delegation.raised([order], idempotency_key)
-        answer = self._delegation.fitted(order, end.text)
+        [end] = await self._delegation.run_children([order], idempotency_key)
+        answer = self._delegation.fit(order, end.text)
         if end.status == "completed":
             return answer
         rest = f"\n\nWhat it said so far:\n{answer}" if answer.strip() else ""
@@ -207,8 +207,8 @@ class OtherAgent:
 def other_agent(name: str, description: str, agent: OtherAgent) -> Tool:
     """Make a tool that is idempotent because the call's key names the child. Raises ``ConfigError`` for an
     invalid tool name."""
-    made = tool(name=name, concurrency="parallel", effect="idempotent", timeout=LONGEST)(agent.ask)
-    return delegating(made, description)
+    ask = tool(name=name, concurrency="parallel", effect="idempotent", timeout=LONGEST)(agent.ask)
+    return delegating(ask, description)
 
 
 # ----------------------------------------------------------------------------------------------------
@@ -251,8 +251,8 @@ def agent_tool(options: AgentOptions, settings: Settings, description: str, most
     if isinstance(most, bool) or not isinstance(most, int) or most < 1:
         raise ConfigError("max_iterations of as_tool cannot be used", most, "a whole number from 1")
     name = options["name"]
-    made = other_agent(name, description or TASK_DESCRIBED.format(name=name), OtherAgent(name))
-    values = {one.name: getattr(made, one.name) for one in fields(made)}
+    ask = other_agent(name, description or TASK_DESCRIBED.format(name=name), OtherAgent(name))
+    values = {one.name: getattr(ask, one.name) for one in fields(ask)}
     return AgentTool(**values, options=options, settings=settings, most=most)
 
 
@@ -289,8 +289,8 @@ class Transfer:
 def transfer_tool(to: str, description: str, most: int) -> Tool:
     """Make the tool that hands the conversation to the agent of this name. It changes nothing by itself, and
     programs may not call it."""
-    made = tool(name=f"{TRANSFER}{to}", concurrency="interactive", effect="pure")(Transfer(to, most).transfer)
-    return replace(made, spec=replace(made.spec, description=description))
+    base = tool(name=f"{TRANSFER}{to}", concurrency="interactive", effect="pure")(Transfer(to, most).transfer)
+    return replace(base, spec=replace(base.spec, description=description))
 
 
 A = TypeVar("A", bound="OptionedAgent")
@@ -345,10 +345,10 @@ class Handoff:
         found: Any = self._agent if hasattr(self._agent, "options") else self._agent()
         if not hasattr(found, "options"):
             raise ConfigError(f"the handoff {self.name!r} gives no agent", found, "an Agent")
-        made: OptionedAgent = found
-        return made
+        agent: OptionedAgent = found
+        return agent
 
-    def filtered(self, rows: Rows) -> Rows | None:
+    def filter_rows(self, rows: Rows) -> Rows | None:
         """Return the rows that the agent gets instead of ``rows``; ``None`` for all of them. Raises
         ``ConfigError``."""
         if self.input_filter is None:
@@ -434,12 +434,12 @@ class OtherAgents(Generic[A]):
         """Return the agent of a requested handoff and its filtered rows (``None`` for all); publish a status
         line. Raises ``ConfigError`` if no agent of that name can be reached."""
         handoff = found_handoff(self._agent.options, step)
-        history = handoff.filtered([row.to_dict() for row in rows])
+        history = handoff.filter_rows([row.to_dict() for row in rows])
         other = self.of(handoff, session_id)
         self._ground.callbacks.publish(StatusText(f"{step.agent} hands the conversation over to {step.to}"))
         return other, history
 
-    def named(self, name: str, session_id: str) -> A:
+    def find(self, name: str, session_id: str) -> A:
         """Return the agent of this name; ``agent`` itself if it knows no other."""
         options = self._agent.options
         if name == options["name"] or not options["handoffs"]:
@@ -499,8 +499,8 @@ def speaker_of(store: Store, session_id: str) -> Speaker | None:
 
 def speaker_after(turns: Turns, turn_id: str) -> Speaker:
     """Return the current agent of a conversation after a turn, or during it."""
-    info, said = turns.info(turn_id), turns.result(turn_id) or {}
-    way = way_of(said.get("handoffs")) if info.exit == "handed_over" else ()
+    info, result = turns.info(turn_id), turns.result(turn_id) or {}
+    way = way_of(result.get("handoffs")) if info.exit == "handed_over" else ()
     if not way:
         return Speaker(turns.agent(turn_id), info)
-    return Speaker(way[-1].to, info, way, str(said.get("task_id", "")))
+    return Speaker(way[-1].to, info, way, str(result.get("task_id", "")))

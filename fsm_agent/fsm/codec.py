@@ -85,9 +85,9 @@ def _plain(value: object) -> object:
 def _encoder() -> Callable[[object, int], Iterable[str]]:
     """Return the encoder that ``json.dumps`` would create for each call, created once: most values are
     small."""
-    made: Any = json.JSONEncoder(separators=(",", ":"), default=_plain)
+    encoder: Any = json.JSONEncoder(separators=(",", ":"), default=_plain)
     if json.encoder.c_make_encoder is None:  # type: ignore[attr-defined]
-        return lambda value, level: made.iterencode(value)
+        return lambda value, level: encoder.iterencode(value)
     return json.encoder.c_make_encoder(  # type: ignore[attr-defined, no-any-return]
         None, _plain, json.encoder.encode_basestring_ascii, None, ":", ",", False, False, True
     )
@@ -568,11 +568,11 @@ def enum_codec(kind: type[enum.Enum]) -> Codec:
 def path_codec(kind: type[pathlib.PurePath]) -> Codec:
     """Return the codec of a path class. Raises ``NoCodec`` for one of another operating system."""
     try:
-        made = type(kind())
+        concrete = type(kind())
     except NotImplementedError:  # a class of another operating system
         raise NoCodec(name_of(kind)) from None
     return Codec(
-        lambda value: TEXT.encode(str(exactly(made, value))), lambda stored: kind(TEXT.decode(stored))
+        lambda value: TEXT.encode(str(exactly(concrete, value))), lambda stored: kind(TEXT.decode(stored))
     )
 
 

@@ -104,9 +104,9 @@ class _ConditionReader:
             raise self._refusal("a condition compares a text with a number")
         texts = kinds == {True}
         if not all(isinstance(op, _OF_TEXTS if texts else _OF_NUMBERS) for op in ops):
-            said = "== != in contains" if texts else "< <= > >= == !="
+            operators = "== != in contains" if texts else "< <= > >= == !="
             what = "texts" if texts else "numbers"
-            raise ConfigError(f"{what} in a condition cannot be compared so", self._text, said)
+            raise ConfigError(f"{what} in a condition cannot be compared so", self._text, operators)
 
     def _is_text(self, node: ast.expr) -> bool:
         match node:

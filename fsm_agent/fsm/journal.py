@@ -154,8 +154,8 @@ def plain(value: Any, depth: int = 0) -> Any:
 
 def request_json(value: Any) -> dict[str, Any]:
     """Return ``plain(value)``, always as an object."""
-    made = plain(value)
-    return made if isinstance(made, dict) else {"is": type(value).__name__, "value": made}
+    values = plain(value)
+    return values if isinstance(values, dict) else {"is": type(value).__name__, "value": values}
 
 
 def refuse_unstorable(kind: type) -> None:
@@ -199,8 +199,8 @@ def request_record(request: Any) -> dict[str, Any]:
     except values.NoCodec as error:
         raise ConfigError(f"request {kind.__name__} cannot be stored", str(error), values.STORABLE) from None
     except values.Unstorable as error:
-        what = f"request {kind.__name__}{error.path} cannot be stored"
-        raise ConfigError(what, error.given, error.allowed) from None
+        problem = f"request {kind.__name__}{error.path} cannot be stored"
+        raise ConfigError(problem, error.given, error.allowed) from None
     if effect_of(request) == "unsafe":  # after the crash it would be too late
         try:
             _reply_codec(request).encode(request.in_doubt())
@@ -223,8 +223,8 @@ def reply_record(request: Any, reply: Any) -> dict[str, Any]:
     try:
         return _to_json(type(request).reply, reply)
     except values.Unstorable as error:
-        what = f"the reply to {type(request).__name__}{error.path} cannot be stored"
-        raise ConfigError(what, error.given, error.allowed) from None
+        problem = f"the reply to {type(request).__name__}{error.path} cannot be stored"
+        raise ConfigError(problem, error.given, error.allowed) from None
 
 
 def read_reply(request: Any, kept: Mapping[str, Any]) -> Any:
@@ -232,7 +232,7 @@ def read_reply(request: Any, kept: Mapping[str, Any]) -> Any:
     return read_kept(type(request).reply, kept)
 
 
-def answered(request: Any, said: Any) -> Any:
+def convert_answer(request: Any, answer: Any) -> Any:
     """Convert a person's answer to the reply of a request. Raises ``ConfigError``."""
     name = type(request).__name__
     if not answerable(request):
@@ -247,14 +247,14 @@ def answered(request: Any, said: Any) -> Any:
     fields = [one.name for one in dataclasses.fields(kind)] if values.is_flat(kind) else []
     allowed = ", ".join(fields) or values.name_of(kind)
     if fields:
-        said = said if isinstance(said, Mapping) else {fields[0]: said}
-        if unknown := sorted(set(said) - {*fields, "is"}):
+        answer = answer if isinstance(answer, Mapping) else {fields[0]: answer}
+        if unknown := sorted(set(answer) - {*fields, "is"}):
             raise ConfigError(f"{name} cannot be answered so", unknown[0], allowed)
     try:
-        reply = read_kept(kind, said if fields else {"value": said})
+        reply = read_kept(kind, answer if fields else {"value": answer})
         values.codec_of(kind).encode(reply)
     except values.UNREADABLE as error:
-        raise ConfigError(f"{name} cannot be answered so ({error})", said, allowed) from None
+        raise ConfigError(f"{name} cannot be answered so ({error})", answer, allowed) from None
     return reply
 
 
@@ -288,10 +288,10 @@ def difference(before: Any, after: Any) -> Any:
             else:
                 put[key] = value
         kept = [key for key in before if key in after]
-        gone = [key for key in before if key not in after]
-        smaller = inner or len(put) + len(gone) < len(after)
+        removed = [key for key in before if key not in after]
+        smaller = inner or len(put) + len(removed) < len(after)
         if smaller and list(after)[: len(kept)] == kept:  # order counts
-            return {SET: put, GONE: gone, **({IN: inner} if inner else {})}
+            return {SET: put, GONE: removed, **({IN: inner} if inner else {})}
     return {"to": after}
 
 

@@ -188,13 +188,13 @@ class _RecordedCondition(transitions.core.Condition):
     def __init__(self, func: Guard, target: bool = True) -> None:
         super().__init__(func.label, target)
         self.guard = func
-        told: tuple[Guard, ...] = tuple(func.atoms()) or (func,)
-        self.told = tuple((part.label, part) for part in told)
+        atoms: tuple[Guard, ...] = tuple(func.atoms()) or (func,)
+        self.parts = tuple((part.label, part) for part in atoms)
 
     def check(self, event_data: transitions.EventData) -> bool:
         choice = event_data.model
         assert isinstance(choice, _Choice)
-        for label, part in self.told:
+        for label, part in self.parts:
             if label not in choice.guards:
                 choice.guards[label] = bool(part.holds(choice.turn))
             if part is self.guard:

@@ -371,19 +371,19 @@ def _twice(table: Table) -> Iterator[Fault]:
 
 
 def _untested_spends(graph: Graph) -> Iterator[Fault]:
-    told = set()
+    reported = set()
     for edge in graph.edges:
         location = graph.locations[edge.source]
         bare = [counter for counter, limits in edge.spends if not limits]
         bare += [flag for flag in edge.row.spends if flag in location.flags and flag not in edge.row.resets]
         for counter in bare:
-            if (edge.row.id, counter) not in told:
-                told.add((edge.row.id, counter))
-                what = (
+            if (edge.row.id, counter) not in reported:
+                reported.add((edge.row.id, counter))
+                problem = (
                     f"row spends {counter} without testing it (in {location.name}), so it can pass its"
                     " maximum"
                 )
-                yield Fault((edge.row.id,), what, f'let its rung need left("{counter}")')
+                yield Fault((edge.row.id,), problem, f'let its rung need left("{counter}")')
 
 
 @dataclass(frozen=True, slots=True)

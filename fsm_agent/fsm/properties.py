@@ -421,7 +421,7 @@ class Monitor:
         counters. Return the properties that it breaks."""
         return self._sees(row, self._turn)
 
-    def replayed(self, steps: Iterable[Step]) -> list[Property]:
+    def replay(self, steps: Iterable[Step]) -> list[Property]:
         """Record moves already made, from the start of the turn. Return the properties broken so far. Rows of
         another version of the table are skipped."""
         past, rows = _Past(self._turn), {one.id: one for one in self._table.rows}
@@ -452,7 +452,7 @@ def watcher(table: Table, turn: Counted, watch: Watch, steps: Iterable[Step] = (
     if watch == "off" or not table.properties:
         return None
     monitor = Monitor(table, turn)
-    monitor.replayed(steps)
+    monitor.replay(steps)
 
     def watching(taken: Row) -> PropertyBroken | None:
         broken = monitor.sees(taken)

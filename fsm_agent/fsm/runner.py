@@ -19,8 +19,8 @@ A turn is a state machine whose states are generators. The runner repeats one cy
 Invariants, and what relies on them:
 
 - *Only rows change counters, limits, the state and* ``seq``. The proofs about a table are about its rows, so
-  a state that changed a counter would invalidate them. ``Standing`` records these values when a visit begins;
-  if a state changed one, it is restored, and the visit ends as ``crashed``.
+  a state that changed a counter would invalidate them. ``StateGuard`` records these values when a visit
+  begins; if a state changed one, it is restored, and the visit ends as ``crashed``.
 - *A visit can be run again.* Because a state is pure, a second run makes the same requests in the same order.
   A request is identified by its place in the visit: ``(seq, ordinal, place)``. Resuming after a crash only
   means running the interrupted visit again with the recorded replies; no state has code for it.
@@ -82,7 +82,7 @@ __all__ = [
 ]
 
 
-class Standing(NamedTuple):
+class StateGuard(NamedTuple):
     """The values that only rows may change, as they were when a visit began: the state, ``seq``, counters and
     limits."""
 
@@ -96,7 +96,7 @@ class Standing(NamedTuple):
         """Read the values from the turn."""
         return cls(turn.state, turn.seq, turn.counters(), dict(turn.limits))
 
-    def put_back(self, turn: RunnableTurn, table: Table) -> str:
+    def restore(self, turn: RunnableTurn, table: Table) -> str:
         """Undo forbidden changes of a state. Return them in words, such as ``counter tries from 2 to 0``;
         empty when there were none.
 
@@ -190,7 +190,7 @@ class Runner(Stepping):
         self._reply: Any = None
         self._ordinal = 0
         self._entered = 0.0
-        self._standing = Standing.of(turn)
+        self._state_guard = StateGuard.of(turn)
 
     async def step_into(self) -> Exchange | Step | None:
         """Perform one request and return it with its reply, or return the move at the end of the state;
@@ -233,7 +233,7 @@ class Runner(Stepping):
 
     def _begun_visit(self) -> Generator[Any, Any, str | None]:
         """Begin a visit of the turn's current state."""
-        self._standing, self._entered = Standing.of(self.turn), time.perf_counter()
+        self._state_guard, self._entered = StateGuard.of(self.turn), time.perf_counter()
         visit: Any = self.states[self.turn.state](self.turn)
         if isinstance(visit, Generator):
             self._visit, self._reply, self._ordinal = visit, None, 0
@@ -278,13 +278,13 @@ class Runner(Stepping):
         return later.otherwise
 
     async def _crash(self, error: Exception) -> Step | None:
-        self._standing.put_back(self.turn, self.machine.table)
+        self._state_guard.restore(self.turn, self.machine.table)
         return await self._leave(None, error)
 
     async def _leave(self, event: str | None, bug: Exception | None = None) -> Step | None:
         self._visit = self._asking = None
-        source, table = self._standing.state, self.machine.table
-        if changed := self._standing.put_back(self.turn, table):
+        source, table = self._state_guard.state, self.machine.table
+        if changed := self._state_guard.restore(self.turn, table):
             bug = ForbiddenChange(f"{table.name}: {source} changed {changed}; only rows of the table do that")
         if source == table.final:
             if bug is not None:
@@ -292,7 +292,7 @@ class Runner(Stepping):
                 self.turn.crash(bug)
             self.ended = True
             return None
-        move = self._crashed(bug) if bug is not None else self._move(event)
+        move = self._move_after_crash(bug) if bug is not None else self._move(event)
         self.turn.arrive(move.row)
         self._step = Step(
             seq=self.turn.seq,
@@ -314,9 +314,9 @@ class Runner(Stepping):
                 return self.machine.advance(self.turn, event)
         except UndeclaredEvent as bug:
             refused = bug
-        return self._crashed(refused)
+        return self._move_after_crash(refused)
 
-    def _crashed(self, bug: Exception) -> Move:
+    def _move_after_crash(self, bug: Exception) -> Move:
         self.bugs.append(bug)
         self.turn.crash(bug)
         table, state = self.machine.table, self.turn.state

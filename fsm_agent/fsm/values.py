@@ -100,28 +100,28 @@ def codec_of(annotation: Any) -> Codec:
     try:
         hash(annotation)
     except TypeError:  # its metadata cannot be hashed, and does not matter here
-        return _made(annotation)
+        return _build(annotation)
     with _LOCK:
         if (known := _KNOWN.get(annotation)) is not None:
             return known
         # A type may contain itself: the inner use gets this codec, which is complete by the time it is
         # called.
-        made: list[Codec] = []
+        codecs: list[Codec] = []
         size = len(_KNOWN)
         _KNOWN[annotation] = Codec(
-            lambda value: made[0].encode(value), lambda stored: made[0].decode(stored), frozen=False
+            lambda value: codecs[0].encode(value), lambda stored: codecs[0].decode(stored), frozen=False
         )
         try:
-            made.append(_made(annotation))
+            codecs.append(_build(annotation))
         except BaseException:
             while len(_KNOWN) > size:  # codecs built meanwhile may contain it
                 _KNOWN.popitem()
             raise
-        _KNOWN[annotation] = made[0]
-        return made[0]
+        _KNOWN[annotation] = codecs[0]
+        return codecs[0]
 
 
-def _made(annotation: Any) -> Codec:
+def _build(annotation: Any) -> Codec:
     origin, arguments = typing.get_origin(annotation), typing.get_args(annotation)
     if (same := _another_name(annotation, origin, arguments)) is not None:
         return codec_of(same[0])
@@ -258,10 +258,10 @@ def _of_mapping(kind: type, arguments: tuple[Any, ...]) -> Codec:
     text = not arguments or arguments[0] is str
     write: Coder = key_of if text else lambda key: dumps(keys.encode(key))
     read: Coder = as_it_is if text else lambda stored: keys.decode(json.loads(stored))
-    made: Callable[[Any], Any] = kind if issubclass(kind, dict) else dict
+    make: Callable[[Any], Any] = kind if issubclass(kind, dict) else dict
     return Codec(
-        lambda value: entries_of(values.encode, write, exactly(made, value)),  # type: ignore[arg-type]
-        lambda stored: made({read(key): values.decode(one) for key, one in stored.items()}),
+        lambda value: entries_of(values.encode, write, exactly(make, value)),  # type: ignore[arg-type]
+        lambda stored: make({read(key): values.decode(one) for key, one in stored.items()}),
         frozen=False,
     )
 
@@ -509,21 +509,21 @@ def from_json(annotation: Any, stored: Mapping[str, Any], **given: Any) -> Any:
     values = {field.path: field.codec.decode(stored[field.name]) for field in fields}
     if _is_made_by_its_fields(kind):
         late = _not_in_init(kind)
-        made = assemble(
+        thing = assemble(
             kind, {path.rpartition(".")[2]: one for path, one in values.items() if path not in late} | given
         )
     else:
-        made = object.__new__(kind)
+        thing = object.__new__(kind)
         for field in dataclasses.fields(kind):
             if field.default is not dataclasses.MISSING or field.default_factory is not dataclasses.MISSING:
                 factory: Any = field.default_factory
                 values.setdefault(field.name, field.default if factory is dataclasses.MISSING else factory())
     for path, value in values.items():
         part, _, name = path.rpartition(".")
-        owner = operator.attrgetter(part)(made) if part else made
+        owner = operator.attrgetter(part)(thing) if part else thing
         if getattr(owner, name, dataclasses.MISSING) is not value:
             object.__setattr__(owner, name, value)  # the class may be frozen
-    return made
+    return thing
 
 
 @functools.cache
@@ -593,8 +593,8 @@ def _of_model(kind: Any) -> Codec:
             values[name] = kind.model_fields[name].get_default(call_default_factory=True, validated_data={})
         unset, extra = stored.get(UNSET, ()), stored.get(EXTRA, {})
         inner = {name: private[name].decode(one) for name, one in stored.get(PRIVATE, {}).items()}
-        made = kind.__new__(kind)
-        made.__setstate__(
+        model = kind.__new__(kind)
+        model.__setstate__(
             {
                 "__dict__": values,
                 "__pydantic_fields_set__": {*(stored.keys() & codecs.keys()), *extra} - {*unset},
@@ -602,7 +602,7 @@ def _of_model(kind: Any) -> Codec:
                 "__pydantic_private__": inner if secrets else None,
             }
         )
-        return made
+        return model
 
     return Codec(encode, decode, frozen=False)
 

@@ -217,9 +217,9 @@ class MessagesReply:
         whole = (
             self._stop is not None and not self._torn and all(block.closed for block in self._blocks.values())
         )
-        said = any(block.kind == "text" and block.pieces for block in self._blocks.values())
+        has_text = any(block.kind == "text" and block.pieces for block in self._blocks.values())
         called = any(block.kind == "tool_use" for block in self._blocks.values())
-        if whole or (said and not called) or (failure is None and called):
+        if whole or (has_text and not called) or (failure is None and called):
             return self._reply(whole)
         if failure is None:
             failure = Failure("transport", EMPTY, exception="EmptyStream", detail=EMPTY)
@@ -447,11 +447,11 @@ def _data_of(frame: bytes) -> str:
     buffer.add_data(frame)
     try:
         event = next(buffer)
-        told: Any = json_of(event.payload.decode() or "{}")
+        payload: Any = json_of(event.payload.decode() or "{}")
         if event.headers.get(":message-type") == "event":
-            return base64.b64decode(told.get("bytes") or "").decode()
+            return base64.b64decode(payload.get("bytes") or "").decode()
     except (ParserError, StopIteration, AttributeError, TypeError, ValueError) as error:
         raise BadBody(f"its answer is damaged: {error}") from None
     name = event.headers.get(":exception-type") or event.headers.get(":error-code") or "error"
-    words = told.get("message") or event.headers.get(":error-message") or ""
+    words = payload.get("message") or event.headers.get(":error-message") or ""
     return json.dumps({"type": "error", "error": {"type": name, "message": words}})

@@ -349,7 +349,7 @@ class LearnedFacts:
         """Return when the fact expires, in seconds since the epoch."""
         return fact.at + self._days * DAY
 
-    def applied(self, runtime: Runtime) -> Runtime:
+    def apply(self, runtime: Runtime) -> Runtime:
         """Return the runtime with its learned facts applied: limits only shrink."""
         facts = self.of(runtime)
         if not facts:
@@ -390,9 +390,9 @@ class LearnedFacts:
             return ()
         with self._rows.alone():
             there = list(self._read())
-            gone = [one for one in there if model in ("", one.model, f"{one.provider}:{one.model}")]
-            self._write(one for one in there if one not in gone)
-        return tuple(gone)
+            facts = [one for one in there if model in ("", one.model, f"{one.provider}:{one.model}")]
+            self._write(one for one in there if one not in facts)
+        return tuple(facts)
 
     def _write(self, facts: Iterable[LearnedFact]) -> None:
         newest = sorted(facts, key=lambda fact: fact.at)[-MOST_FACTS:]

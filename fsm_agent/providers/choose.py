@@ -86,8 +86,8 @@ def check_keys(profile: Profile, url: str | None, keys: Iterable[str]) -> None:
     for key in keys if expected else ():
         owner = next((name for shape, name in KEY_SHAPES if key.startswith(shape)), "")
         if owner and owner not in expected:
-            what = f"the key for provider {profile.name!r} looks like one of {owner}"
-            raise ConfigError(what, mask(key), f"a key of {profile.name}, or model '{owner}:<model>'")
+            problem = f"the key for provider {profile.name!r} looks like one of {owner}"
+            raise ConfigError(problem, mask(key), f"a key of {profile.name}, or model '{owner}:<model>'")
 
 
 def check_tls(url: str | None, *, key: bool, plain_http: Collection[str]) -> None:
@@ -219,7 +219,7 @@ def choose(
     _check_url(base_url, "base_url")
     _check_mode(api_mode)
     _check_window(context_window)
-    keys = _keys_given(api_key)
+    keys = _given_keys(api_key)
     profile, name, why = _pick(model, base_url, env, probe, profiles, configured)
     profile, unset = _fill_from_environment(profile, env)
     url = base_url or _from_env(profile.base_url_env, env) or (None if unset else profile.base_url)
@@ -352,7 +352,7 @@ def _first_listed_model(base_url: str, probe: Probe | None) -> tuple[str, str]:
     return found[0], f"the server at {base_url} lists this model first"
 
 
-def _keys_given(api_key: Any) -> tuple[str, ...]:
+def _given_keys(api_key: Any) -> tuple[str, ...]:
     if api_key is None or hasattr(api_key, "get"):
         return ()
     keys = (
@@ -360,9 +360,9 @@ def _keys_given(api_key: Any) -> tuple[str, ...]:
     )
     if not keys or not all(isinstance(key, str) and key.strip() for key in keys):
         empty = not keys or any(isinstance(key, str) and not key.strip() for key in keys)
-        what = "api_key is empty" if empty else "api_key cannot be used"
+        problem = "api_key is empty" if empty else "api_key cannot be used"
         allowed = "a string, a list of strings, or an object with get() and refresh()"
-        raise ConfigError(what, type(api_key).__name__, allowed)
+        raise ConfigError(problem, type(api_key).__name__, allowed)
     return tuple(unkept(str(key)) for key in keys)
 
 
@@ -473,18 +473,18 @@ def connect(
         "route": choice.route,
         "query": {"api-version": profile.api_version} if versioned else {},
     }
-    made: type[SdkPort]
+    kind: type[SdkPort]
     if profile.client == "bedrock":
         from fsm_agent.providers.anthropic_messages import BedrockMessages, check_installed
 
         check_installed()
-        made = BedrockMessages
+        kind = BedrockMessages
     elif choice.api_mode == "anthropic_messages":
         from fsm_agent.providers.anthropic_messages import AnthropicMessages
 
-        made = AnthropicMessages
+        kind = AnthropicMessages
     else:
         from fsm_agent.providers.openai_port import OpenAIChat, OpenAIResponses
 
-        made = OpenAIResponses if choice.api_mode == "codex_responses" else OpenAIChat
-    return made(choice.base_url or "", choice.keys[0] if choice.keys else "", **options)
+        kind = OpenAIResponses if choice.api_mode == "codex_responses" else OpenAIChat
+    return kind(choice.base_url or "", choice.keys[0] if choice.keys else "", **options)

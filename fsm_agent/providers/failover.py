@@ -115,7 +115,7 @@ class Backends:
 
     def _alone(self, index: int) -> Runtime:
         known, assumed = self._chain[index].choice.runtime(primary=index == 0), self._settings.parts.assume
-        runtime = self._learned.applied(known)
+        runtime = self._learned.apply(known)
         return replace(
             runtime,
             vision=runtime.vision or "image" in assumed,
@@ -208,7 +208,7 @@ class Backends:
 
     def _window(self, backend: Backend) -> int | None:
         """Return the maximum prompt in tokens, as known or learned."""
-        return self._learned.applied(backend.choice.runtime()).window
+        return self._learned.apply(backend.choice.runtime()).window
 
     def _usable_after(self) -> list[Backend]:
         """Return the remaining fallbacks that can be used, each entry once."""

@@ -63,8 +63,8 @@ def sentence(body: Any, depth: int = _DEPTH) -> str:
     values = (error.get(key) for key in ("message", "detail", "msg"))
     own = next((_sentence_in(value, depth) for value in values if isinstance(value, str) and value), "")
     upstream = _upstream(error)
-    said = sentence(upstream, depth - 1) if upstream is not None else ""
-    return f"{own}: {said}" if own and said and said != own else own or said
+    text = sentence(upstream, depth - 1) if upstream is not None else ""
+    return f"{own}: {text}" if own and text and text != own else own or text
 
 
 def codes(body: Any) -> list[str]:
@@ -257,7 +257,7 @@ def retry_after(headers: Mapping[str, str], body: Any, now: float) -> float | No
     return max(_resets(lower, now), default=0.0) or None if hinted is None else hinted
 
 
-def little_left(headers: Mapping[str, str], now: float) -> str:
+def describe_low_limits(headers: Mapping[str, str], now: float) -> str:
     """Describe the limits of a provider that are nearly used up (``x-ratelimit-remaining-tokens``,
     ``anthropic-ratelimit-requests-remaining`` and the like), and when they reset; empty if there are none."""
     lower = {name.lower(): value for name, value in headers.items() if "ratelimit" in name.lower()}
@@ -455,11 +455,11 @@ def _build(
 ) -> Failure:  # fmt: skip
     secrets = tuple(secrets)
     known = codes(body)
-    said = one_line(mask(sentence(body), secrets))
+    message = one_line(mask(sentence(body), secrets))
     detail = _detail([text, *texts(body), *known], secrets)
     return Failure(
         kind,
-        said or (_phrase(status) if status is not None else one_line(mask(text, secrets))),
+        message or (_phrase(status) if status is not None else one_line(mask(text, secrets))),
         status=status,
         code=mask(known[0], secrets)[:100] if known else "",
         exception=exception,
@@ -477,11 +477,11 @@ def _plain(
     sent: bool = True,
 ) -> Failure:
     name = type(cause).__name__
-    said = next((text for link in (cause, *chain) if (text := str(link).strip())), "")
+    message = next((text for link in (cause, *chain) if (text := str(link).strip())), "")
     detail = _detail([f"{type(link).__name__}: {link}" for link in chain], secrets)
     return Failure(
         kind,
-        one_line(mask(f"{name}: {said}" if said else name, secrets)),
+        one_line(mask(f"{name}: {message}" if message else name, secrets)),
         code=code,
         exception=name,
         detail=detail,

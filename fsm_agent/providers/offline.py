@@ -102,10 +102,10 @@ def _decide(body: Row, summary: bool) -> tuple[str, tuple[ToolCall, ...]]:
         return "\n".join(["Summary by rule of the conversation so far:", *lines, "", NO_MODEL]), ()
     start = _newest_request(rows, bool(tools))
     intents, turn = plan(_text(rows[start]), tools), rows[start + 1 :]
-    made = list(_calls_made(turn))
+    calls = list(_calls_made(turn))
     if tools and sum(bool(row.get("tool_calls")) for row in turn) < MAX_ROUNDS:
         for stage in sorted({one.stage for one in intents}):
-            missing = [next_ for one in intents if one.stage == stage and (next_ := _next_call(one, made))]
+            missing = [next_ for one in intents if one.stage == stage and (next_ := _next_call(one, calls))]
             if usable := [one for one in missing if one.tool in tools]:
                 return "", tuple(
                     ToolCall(
@@ -115,7 +115,7 @@ def _decide(body: Row, summary: bool) -> tuple[str, tuple[ToolCall, ...]]:
                     )
                     for number, one in enumerate(usable)
                 )
-    return f"{_answer(intents, made, tools) if intents else HELP}\n\n{NO_MODEL}", ()
+    return f"{_answer(intents, calls, tools) if intents else HELP}\n\n{NO_MODEL}", ()
 
 
 def _newest_request(rows: Sequence[Row], tools: bool) -> int:
@@ -157,30 +157,30 @@ def _calls_made(rows: Sequence[Row]) -> Iterator[CallMade]:
                 yield CallMade(call["function"]["name"], arguments, results[call["id"]])
 
 
-def _next_call(intent: Intent, made: Sequence[CallMade]) -> Intent | None:
+def _next_call(intent: Intent, calls: Sequence[CallMade]) -> Intent | None:
     """Return the first call of an intent, or the next page of a file whose lines are counted; ``None`` if all
     results are there."""
-    intent, results = _follow(intent, made)
+    intent, results = _follow(intent, calls)
     if not results:
         return intent
     line = _next_line(results[-1]) if intent.counts else None
     return replace(intent, arguments={**intent.arguments, "start_line": line}) if line else None
 
 
-def _follow(intent: Intent, made: Sequence[CallMade]) -> tuple[Intent, list[str]]:
+def _follow(intent: Intent, calls: Sequence[CallMade]) -> tuple[Intent, list[str]]:
     """Return an intent and its results so far, page by page. A file that turns out to be a folder is listed,
     and vice versa."""
     page = {"start_line"} if intent.counts else set()
     results = [
         call.result
-        for call in made
+        for call in calls
         if call.name == intent.tool
         and {key: value for key, value in call.arguments.items() if key not in page} == intent.arguments
     ]
     if results and intent.tool == "read_file" and not intent.counts and "is a directory" in results[0]:
-        return _follow(replace(intent, tool="list_directory"), made)
+        return _follow(replace(intent, tool="list_directory"), calls)
     if results and intent.tool == "list_directory" and "is a file; use read_file" in results[0]:
-        return _follow(replace(intent, tool="read_file"), made)
+        return _follow(replace(intent, tool="read_file"), calls)
     return intent, results
 
 
@@ -297,19 +297,19 @@ def _run(words: str) -> list[Intent]:
 def _search(words: str) -> list[Intent]:
     if (found := _SEARCH.search(words)) is None:
         return []
-    what, there = found["what"].strip(), found["there"] or ""
-    if place := _IN.search(what):
-        what, there = what[: place.start()], place["place"]
+    pattern, there = found["what"].strip(), found["there"] or ""
+    if place := _IN.search(pattern):
+        pattern, there = pattern[: place.start()], place["place"]
     where = next(iter(_paths(there)), "") or _folder(f"in {there}" if there else "")
     extra = {"path": where} if where not in ("", ".") else {}
-    what = _first_quoted(what) or re.sub(
-        r"\s+(?:defined|used|here)$", "", _FILLER.sub("", what.strip(" .?!:,"))
+    pattern = _first_quoted(pattern) or re.sub(
+        r"\s+(?:defined|used|here)$", "", _FILLER.sub("", pattern.strip(" .?!:,"))
     )
-    if glob := _GLOB.search(what):
+    if glob := _GLOB.search(pattern):
         return [Intent("search_files", glob[1], {"name": glob[1], **extra})]
-    if not what or _NO_FOLDER.fullmatch(what) or _TIME.fullmatch(what):
+    if not pattern or _NO_FOLDER.fullmatch(pattern) or _TIME.fullmatch(pattern):
         return []
-    return [Intent("search_files", what, {"content": re.escape(what).replace("\\ ", " "), **extra})]
+    return [Intent("search_files", pattern, {"content": re.escape(pattern).replace("\\ ", " "), **extra})]
 
 
 def _count(words: str) -> list[Intent]:
@@ -411,10 +411,10 @@ _MARKUP = re.compile(r"`|\*.*\*|(?<!\w)_|_(?!\w)|~~|\]\(|<[a-zA-Z/!]|&#?\w+;|\\[
 """Text that Markdown would not display verbatim."""
 
 
-def _answer(intents: Sequence[Intent], made: Sequence[CallMade], tools: Mapping[str, Any]) -> str:
+def _answer(intents: Sequence[Intent], calls: Sequence[CallMade], tools: Mapping[str, Any]) -> str:
     parts = []
     for one in intents:
-        followed, results = _follow(one, made)
+        followed, results = _follow(one, calls)
         if results:
             describe = _DESCRIPTIONS.get(followed.tool, _describe_own)
             problem = f"{followed.tool} failed for {_name(followed.subject)}: {_safe(_problem(results[0]))}"

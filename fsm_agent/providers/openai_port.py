@@ -298,8 +298,8 @@ class ResponsesReply:
             return self._reply()
         failure = self._failure or failure
         called = any(item.kind == "function_call" for item in self._items.values())
-        said = any(item.texts or (item.refusals and failure is None) for item in self._items.values())
-        if (said and not called) or (failure is None and called):
+        has_text = any(item.texts or (item.refusals and failure is None) for item in self._items.values())
+        if (has_text and not called) or (failure is None and called):
             self._status = ""
             return self._reply()
         if failure is None:
@@ -338,14 +338,14 @@ class ResponsesReply:
 
     def _text(self, calls: tuple[ToolCall, ...], finish: Finish | None) -> tuple[str, Finish | None]:
         """Return the reply's text and its finish reason, which the text may change."""
-        spoken = [item for item in self._items.values() if item.kind == "message" and item.texts]
+        items = [item for item in self._items.values() if item.kind == "message" and item.texts]
         if calls:
-            return BREAK.join(item.text for item in spoken), finish
-        answer = BREAK.join(item.text for item in spoken if not item.is_narration)
+            return BREAK.join(item.text for item in items), finish
+        answer = BREAK.join(item.text for item in items if not item.is_narration)
         if _LEAKED.search(answer):
             return "", "incomplete"
-        if any(item.is_narration for item in spoken) and not answer.strip() and finish != "content_filter":
-            return BREAK.join(item.text for item in spoken), "incomplete"
+        if any(item.is_narration for item in items) and not answer.strip() and finish != "content_filter":
+            return BREAK.join(item.text for item in items), "incomplete"
         return answer, finish
 
 

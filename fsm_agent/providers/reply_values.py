@@ -115,8 +115,8 @@ def _first(*values: Any) -> int:
 def _says(wire: Any, *names: str) -> TypeGuard[Mapping[str, Any]]:
     """Return whether the object has any of these counts, and all of them are plausible. One impossible figure
     makes the others worthless."""
-    told = [wire[name] for name in names if wire.get(name) is not None] if isinstance(wire, Mapping) else []
-    return bool(told) and all(map(_is_count, told))
+    counts = [wire[name] for name in names if wire.get(name) is not None] if isinstance(wire, Mapping) else []
+    return bool(counts) and all(map(_is_count, counts))
 
 
 def _is_count(value: Any) -> bool:
@@ -159,9 +159,9 @@ def within_limits(reply: ModelReply | Failure) -> ModelReply | Failure:
     """Return the reply, or a failure if it exceeds the maximum length."""
     if isinstance(reply, Failure):
         return reply
-    said = len(reply.text) + len(reply.reasoning) + sum(len(call.arguments) for call in reply.tool_calls)
+    size = len(reply.text) + len(reply.reasoning) + sum(len(call.arguments) for call in reply.tool_calls)
     if reply.blocks:
-        said += len(json.dumps(reply.blocks))
-    if said <= CHARACTERS:
+        size += len(json.dumps(reply.blocks))
+    if size <= CHARACTERS:
         return reply
-    return replace(too_much(f"it has {said:,} characters, more than {CHARACTERS:,}"), usage=reply.usage)
+    return replace(too_much(f"it has {size:,} characters, more than {CHARACTERS:,}"), usage=reply.usage)

@@ -26,7 +26,7 @@ from typing import Any, ClassVar, Protocol
 
 from fsm_agent.conversation.effects import Failure, ModelRequest
 from fsm_agent.conversation.messages import ModelReply
-from fsm_agent.providers.failures import failure_from, little_left, shape_failure
+from fsm_agent.providers.failures import describe_low_limits, failure_from, shape_failure
 from fsm_agent.providers.reply_values import (
     ERROR_BYTES,
     EVENT_BYTES,
@@ -314,7 +314,7 @@ class SdkPort(ABC):
 
     def _tell_limits(self, headers: Mapping[str, str], sink: StreamSink) -> None:
         """Notify once when a provider's limit is nearly used up; again only after it has recovered."""
-        words = little_left(headers, self._now())
+        words = describe_low_limits(headers, self._now())
         if words and not self._scarce:
             sink.notice(f"the provider's limit is nearly used up: {words}")
         self._scarce = bool(words)

@@ -55,11 +55,11 @@ from fsm_agent.support.threads import in_daemon_thread
 
 log = logging.getLogger(__name__)
 
-TOLD: Mapping[str, type] = {
+LISTENING: Mapping[str, type] = {
     name: kind for name, kind in events.CHANNELS.items() if name not in ("approval", "clarify")
 } | {"speech_delta": StreamDelta}
 """Callbacks that only listen, by channel, with the type of their events."""
-CHANNELS = (*TOLD, "approval", "clarify", "before_tool", "after_tool", "context", "transform")
+CHANNELS = (*LISTENING, "approval", "clarify", "before_tool", "after_tool", "context", "transform")
 ASKING = frozenset({"approval", "clarify", "before_tool"})
 """Channels that decide for the whole tree of turns: those of the agent that talks to a person."""
 
@@ -72,16 +72,16 @@ class Callbacks:
 
     def __init__(self, source: object | Mapping[str, Callable[..., Any]] | None = None) -> None:
         self._functions = _functions_of(source)
-        self._told: dict[type, tuple[str, ...]] = {}
-        for name, kind in TOLD.items():
+        self._channels: dict[type, tuple[str, ...]] = {}
+        for name, kind in LISTENING.items():
             if name in self._functions:
-                self._told[kind] = (*self._told.get(kind, ()), name)
+                self._channels[kind] = (*self._channels.get(kind, ()), name)
         self._tail: asyncio.Task[None] | None = None
 
     def elsewhere(self) -> Callbacks:
         """Return the same functions for another event loop: a queue of async callbacks belongs to one."""
         other = Callbacks()
-        other._functions, other._told = self._functions, self._told
+        other._functions, other._channels = self._functions, self._channels
         return other
 
     def has(self, channel: str) -> bool:
@@ -90,13 +90,13 @@ class Callbacks:
 
     def hears(self, kind: type) -> bool:
         """Say whether events of this type have a listener; costly ones are built only then."""
-        return kind in self._told or TURN.get().hears(kind)
+        return kind in self._channels or TURN.get().hears(kind)
 
     def publish(self, event: EventValues | FirstChunk) -> None:
         """Publish an event of the running turn; exceptions of listeners are not raised."""
         TURN.get().publish(event)
-        if (kind := type(event)) in self._told:
-            for channel in self._told[kind]:
+        if (kind := type(event)) in self._channels:
+            for channel in self._channels[kind]:
                 if channel != "speech_delta" or event != (None,):  # a voice hears no boundaries (STR-08)
                     self._call(channel, event)
 

@@ -98,60 +98,60 @@ class AgUiDoor(Door):
     async def run(self, request: Request) -> Response:
         """Run the agent, and stream its events."""
         caller, given = caller_of(request), read_input(await json_body(request))
-        run = await self._begun(caller, given)
-        return EventStream(self._told(caller, run), lambda error: _failed(run, error))
+        run = await self._begin_run(caller, given)
+        return EventStream(self._stream(caller, run), lambda error: _fail(run, error))
 
-    async def _begun(self, caller: Caller, given: RunAgentInput) -> Run:
+    async def _begin_run(self, caller: Caller, given: RunAgentInput) -> Run:
         caller.need("run")
-        known = self._known(caller, given.thread_id)
+        known = self._load(caller, given.thread_id)
         rows: Sequence[Row] = [] if known is None else known["messages"]
         turns = [] if known is None else known["turns"]
         newest = turns[-1]["turn"] if turns else ""
         waits = self._service.pending(caller, newest) if newest else []
         if given.resume:
-            return await self._resumed(caller, given, rows, turns, waits)
+            return await self._resume_run(caller, given, rows, turns, waits)
         if self._is_turn(caller, given):
-            return self._joined(given, rows, turns, given.run_id)
+            return self._join_run(given, rows, turns, given.run_id)
         fresh, whole = unseen(given.messages, rows)
         if not fresh:
             if known is None:
                 raise BadRequest("the last message is not the user's, and there is no such thread")
-            return self._joined(given, rows, turns, newest)
+            return self._join_run(given, rows, turns, newest)
         if waits:
             asked = ", ".join(one.id for one in waits)
             raise Interrupted(f"this thread waits for an answer: resume with {asked}")
-        return await self._started(caller, given, fresh, rows, whole)
+        return await self._start_run(caller, given, fresh, rows, whole)
 
-    async def _started(
+    async def _start_run(
         self, caller: Caller, given: RunAgentInput, fresh: list[Message], rows: Sequence[Row], whole: bool
     ) -> Run:
         *before, last = fresh
         assert isinstance(last, UserMessage)
         options: dict[str, Any] = {}
-        if said := instructions_of(given):
-            options["ephemeral_prompt"] = said
+        if prompt := instructions_of(given):
+            options["ephemeral_prompt"] = prompt
         if before:
             options["conversation_history"] = [*rows, *rows_of(before)]
         turn = await self._service.start(
             caller, content_of(last), given.thread_id, turn_id=given.run_id, **options
         )
-        told = given.messages if whole else [*messages_of(rows, given.thread_id), last]
-        return Run(given.thread_id, _translator(given, told), turn, snapshot=not whole)
+        messages = given.messages if whole else [*messages_of(rows, given.thread_id), last]
+        return Run(given.thread_id, _translator(given, messages), turn, snapshot=not whole)
 
-    def _joined(
+    def _join_run(
         self, given: RunAgentInput, rows: Sequence[Row], turns: Sequence[Mapping[str, Any]], turn: str
     ) -> Run:
         """Join the thread: its messages, and the newest turn from its beginning unless it has ended."""
-        told = messages_of(rows, given.thread_id)
+        messages = messages_of(rows, given.thread_id)
         if turn and turn not in {one["turn"] for one in turns}:  # it is queued
             last = [one for one in given.messages[-1:] if isinstance(one, UserMessage)]
-            return Run(given.thread_id, _translator(given, [*told, *last]), turn, snapshot=True)
+            return Run(given.thread_id, _translator(given, [*messages, *last]), turn, snapshot=True)
         if not turns or turns[-1]["turn"] != turn or turns[-1]["ended"] is not None:
-            return Run(given.thread_id, _translator(given, told), snapshot=True)
-        told = messages_of(rows_before(rows, turns[-1]["asked"] or ""), given.thread_id)
-        return Run(given.thread_id, _translator(given, told), turn, snapshot=True)
+            return Run(given.thread_id, _translator(given, messages), snapshot=True)
+        messages = messages_of(rows_before(rows, turns[-1]["asked"] or ""), given.thread_id)
+        return Run(given.thread_id, _translator(given, messages), turn, snapshot=True)
 
-    async def _resumed(
+    async def _resume_run(
         self,
         caller: Caller,
         given: RunAgentInput,
@@ -173,7 +173,7 @@ class AgUiDoor(Door):
             raise Interrupted(f"the answers leave {', '.join(sorted(missing))} open")
         newest = turns[-1]["turn"] if turns else ""
         if not here:
-            return self._joined(given, rows, turns, newest)
+            return self._join_run(given, rows, turns, newest)
         answers = {name: answer_of(entries[name], item.kind) for name, item in here.items()}
         before = messages_of(rows_before(rows, turns[-1]["asked"] or ""), given.thread_id)
         run = Run(given.thread_id, _translator(given, before), newest)
@@ -186,26 +186,26 @@ class AgUiDoor(Door):
             await self._service.answer(caller, name, value, pattern=pattern)
         return run
 
-    async def _told(self, caller: Caller, run: Run) -> AsyncIterator[Sse]:
+    async def _stream(self, caller: Caller, run: Run) -> AsyncIterator[Sse]:
         translator = run.translator
-        for told in translator.begin(snapshot=run.snapshot):
-            yield sse_of(told)
+        for event in translator.begin(snapshot=run.snapshot):
+            yield sse_of(event)
         if not run.turn:
-            for told in translator.finish():
-                yield sse_of(told)
+            for event in translator.finish():
+                yield sse_of(event)
             return
         async for one in self._service.events(caller, run.turn, run.after):
-            for told in translator.feed(one):
-                yield sse_of(told)
+            for event in translator.feed(one):
+                yield sse_of(event)
         try:
             ending = translator.end(await self._service.result(caller, run.turn))
         except TurnSuspended as waits:
             loaded = self._service.load(caller, run.thread)
             ending = translator.suspend(waits.pending, loaded["messages"])
-        for told in ending:
-            yield sse_of(told)
+        for event in ending:
+            yield sse_of(event)
 
-    def _known(self, caller: Caller, thread: str) -> dict[str, Any] | None:
+    def _load(self, caller: Caller, thread: str) -> dict[str, Any] | None:
         try:
             return self._service.load(caller, thread)
         except (NotFound, ServiceError) as error:
@@ -265,11 +265,11 @@ def sse_of(event: BaseEvent) -> Sse:
 
 def agui_error(error: ServiceError) -> Response:
     """Answer a request that begins no run with an error of the protocol."""
-    told = RunErrorEvent(message=str(error), code=error.code)
-    return JSONResponse(told.model_dump(mode="json", by_alias=True), error.status)
+    event = RunErrorEvent(message=str(error), code=error.code)
+    return JSONResponse(event.model_dump(mode="json", by_alias=True), error.status)
 
 
-def _failed(run: Run, error: ServiceError) -> list[Sse]:
+def _fail(run: Run, error: ServiceError) -> list[Sse]:
     return [sse_of(one) for one in run.translator.fail(str(error), error.code)]
 
 

@@ -127,7 +127,7 @@ class RunTranslator:
             case StreamDelta(text=str(text)):
                 yield from self._say(f"{one.turn}-{place.recorded}", place.recorded, text)
             case InterimText(text=text):
-                if _bare(text) != _bare(self._said()):
+                if _bare(text) != _bare(self._answer_text()):
                     yield from self._say(f"{one.turn}-{place.recorded}", place.recorded, text)
                 yield from self._end_text()
             case ReasoningText(text=text) if self._reasoning:
@@ -154,8 +154,8 @@ class RunTranslator:
         yield self._status("ended")
         usage = None if self._again else _usage(result)
         if result.failed:
-            said = result.error or str(result.turn_exit_reason)
-            yield RunErrorEvent(message=said, code=str(result.turn_exit_reason), usage=usage)
+            message = result.error or str(result.turn_exit_reason)
+            yield RunErrorEvent(message=message, code=str(result.turn_exit_reason), usage=usage)
             return
         outcome: RunFinishedOutcome = (
             RunFinishedCancelledOutcome() if result.interrupted else RunFinishedSuccessOutcome()
@@ -220,8 +220,8 @@ class RunTranslator:
         self._step = move.dest
         yield StepStartedEvent(step_name=move.dest)
         counters = {**self._state["counters"], **move.counters}
-        took = {"source": move.source, "event": move.event, "dest": move.dest}
-        self._state |= {"state": move.dest, "moves": place.seq, "move": took}
+        edge = {"source": move.source, "event": move.event, "dest": move.dest}
+        self._state |= {"state": move.dest, "moves": place.seq, "move": edge}
         changed = {name: now for name, now in counters.items() if self._state["counters"].get(name) != now}
         self._state["counters"] = counters
         if handed_over:
@@ -267,13 +267,13 @@ class RunTranslator:
             yield TextMessageEndEvent(message_id=self._text.id)
             self._text = None
 
-    def _said(self) -> str:
+    def _answer_text(self) -> str:
         return "".join(one.content or "" for one in self._answer)
 
     def _amend(self, result: TurnResult) -> Events:
         """Send the answer if it was not streamed, or differs from what was streamed."""
         words = words_of_model(result)
-        if not words.strip() or _bare(words) == _bare(self._said()):
+        if not words.strip() or _bare(words) == _bare(self._answer_text()):
             return
         if self._answer:
             first, *others = self._answer
@@ -307,8 +307,8 @@ class RunTranslator:
         shown = self._calls[call] = self._fresh(call)
         self._named[shown] = call
         holder = self._answer[-1] if self._answer else self._holder(parent, birth)
-        made = ToolCall(id=shown, function=FunctionCall(name=name, arguments=arguments))
-        holder.tool_calls = [*(holder.tool_calls or ()), made]
+        tool_call = ToolCall(id=shown, function=FunctionCall(name=name, arguments=arguments))
+        holder.tool_calls = [*(holder.tool_calls or ()), tool_call]
         yield ToolCallStartEvent(tool_call_id=shown, tool_call_name=name, parent_message_id=holder.id)
         yield ToolCallArgsEvent(tool_call_id=shown, delta=arguments)
         yield ToolCallEndEvent(tool_call_id=shown)
@@ -317,10 +317,10 @@ class RunTranslator:
         for one in self._messages:
             if one.id == parent and isinstance(one, AssistantMessage):
                 return one
-        made = AssistantMessage(id=parent)
+        message = AssistantMessage(id=parent)
         self._used.add(parent)
-        self._keep(made, birth)
-        return made
+        self._keep(message, birth)
+        return message
 
     def _complete(self, turn: str, place: Place, done: ToolComplete) -> Events:
         if done.call_id not in self._calls:
@@ -333,10 +333,10 @@ class RunTranslator:
     def _result(self, call: str, content: str, status: str, birth: Place) -> BaseEvent:
         shown = self._calls.pop(call)
         name, about = self._fresh(f"{shown}-result"), {"status": status}
-        told = ToolMessage(id=name, tool_call_id=shown, content=content, metadata=about)
-        self._keep(told, birth)
-        self._messages.remove(told)
-        self._messages.insert(self._place_of_result(shown), told)
+        message = ToolMessage(id=name, tool_call_id=shown, content=content, metadata=about)
+        self._keep(message, birth)
+        self._messages.remove(message)
+        self._messages.insert(self._place_of_result(shown), message)
         return ToolCallResultEvent(
             message_id=name, tool_call_id=shown, content=content, role="tool", metadata=about
         )
@@ -418,10 +418,10 @@ class RunTranslator:
         if not void:
             return
         kept = [one for one in self._messages if one.id not in void]
-        gone = [one for one in self._messages if one.id in void]
-        for one in gone:
+        removed = [one for one in self._messages if one.id in void]
+        for one in removed:
             del self._births[one.id]
-        lost = {*_call_ids(gone)}
+        lost = {*_call_ids(removed)}
         self._calls = {call: shown for call, shown in self._calls.items() if shown not in lost}
         answered = {one.tool_call_id for one in kept if isinstance(one, ToolMessage)}
         for shown in set(_call_ids(kept)) - answered - set(self._calls.values()):

@@ -146,9 +146,9 @@ def _parts(parts: Sequence[Any]) -> Iterator[dict[str, Any]]:
 
 def instructions_of(given: RunAgentInput) -> str:
     """Return what the client's application adds to the conversation: instructions, and its context."""
-    said = [one.content for one in given.messages if one.role in ("system", "developer")]
-    said += [f"{one.description}: {one.value}" for one in given.context or ()]
-    return "\n\n".join(said)
+    texts = [one.content for one in given.messages if one.role in ("system", "developer")]
+    texts += [f"{one.description}: {one.value}" for one in given.context or ()]
+    return "\n\n".join(texts)
 
 
 def unseen(messages: Sequence[Message], rows: Sequence[Row]) -> tuple[list[Message], bool]:

@@ -337,12 +337,12 @@ def app_of(
     return Starlette(
         routes=[*routes, Route("/health", health), Route("/openapi.json", document)],
         middleware=[Middleware(Guard, keys=keys, hosts=hosts, cors=cors, public=public, limits=limits)],
-        exception_handlers={HTTPException: _not_routed},
+        exception_handlers={HTTPException: _answer_unrouted},
         lifespan=lifespan,
     )
 
 
-def _not_routed(request: Request, error: Exception) -> Response:
+def _answer_unrouted(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     if error.status_code == 404:
         return error_response(NotFound("no such address"))

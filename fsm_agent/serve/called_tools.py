@@ -36,8 +36,8 @@ def message_of(tool: str, arguments: Mapping[str, Any]) -> str:
 
 def find_agent(make_agent: Callable[..., Any], order: Order | None) -> tuple[Agent[Any, Any], Any]:
     """Call a service's factory for an order; return the agent, and the dependencies of its tools."""
-    made = make_agent(order) if inspect.signature(make_agent).parameters else make_agent()
-    return made if isinstance(made, tuple) else (made, None)
+    result = make_agent(order) if inspect.signature(make_agent).parameters else make_agent()
+    return result if isinstance(result, tuple) else (result, None)
 
 
 def with_called_tools(

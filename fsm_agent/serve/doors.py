@@ -49,16 +49,16 @@ class Doors(NamedTuple):
 
 def built_in_doors() -> Doors:
     """Return the doors of this package; those without their libraries are closed."""
-    made, closed = list[Door](), dict[str, str]()
+    doors, closed = list[Door](), dict[str, str]()
     for name, (where, extra) in DOORS.items():
         module, _, kind = where.partition(":")
         try:
-            made.append(getattr(import_module(module), kind)())
+            doors.append(getattr(import_module(module), kind)())
         except ModuleNotFoundError as error:
             if error.name is None or error.name.partition(".")[0] == "fsm_agent":
                 raise
             closed[name] = install_command(extra)
-    return Doors(made, closed)
+    return Doors(doors, closed)
 
 
 def doors_of(settings: Mapping[str, Mapping[str, Any]], kept: KeptValues) -> Doors:

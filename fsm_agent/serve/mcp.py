@@ -303,8 +303,8 @@ class AgentServer(Server[Any]):
             return _fail(str(error))
 
     async def _answer(self, caller: Caller, answers: Collection[tuple[Pending, ElicitResult]]) -> None:
-        for item, said in answers:
-            content = (said.content or {}) if said.action == "accept" else {}
+        for item, answer in answers:
+            content = (answer.content or {}) if answer.action == "accept" else {}
             if item.kind == "question":
                 value = str(content.get("answer") or DECLINED)
             else:

@@ -109,7 +109,7 @@ class Session:
         dropped = tuple(self.numbers[row] for row in self.rows if row not in staying)
         self.rows, self.version = kept, self.version + 1
         if self.wire is not None:
-            self.wire.replaced(kept)
+            self.wire.replace(kept)
         self.unwritten.append(RowsReplaced(self.version, tuple(self.numbers[row] for row in kept), dropped))
 
     def child(self, child: Session, rows: Iterable[Message]) -> None:
@@ -126,7 +126,7 @@ class Session:
         self.unwritten.append(Continued(child))
         child.replace(rows)
 
-    def numbered(self, rows: Sequence[Message]) -> list[int]:
+    def numbers_of(self, rows: Sequence[Message]) -> list[int]:
         """Return the numbers under which rows are stored. Raises ``KeyError`` for a row without a number."""
         return [self.numbers[row] for row in rows]
 

@@ -70,17 +70,19 @@ class ShadowGit:
         self.folder, self.workdir = folder, workdir
         self._until, self._lock = time.monotonic() + seconds, lock
         self._command = [program, *(part for pair in NEUTRAL.items() for part in ("-c", "=".join(pair)))]
-        who = {
-            f"GIT_{who}_{what}": "fsm-agent" for who in ("AUTHOR", "COMMITTER") for what in ("NAME", "EMAIL")
+        names = {
+            f"GIT_{role}_{part}": "fsm-agent"
+            for role in ("AUTHOR", "COMMITTER")
+            for part in ("NAME", "EMAIL")
         }
-        self._environment = bare_environment() | who | {
+        self._environment = bare_environment() | names | {
             "HOME": str(folder), "XDG_CONFIG_HOME": str(folder), "LC_ALL": "C", "GIT_DIR": str(folder),
             "GIT_CONFIG_NOSYSTEM": "1", "GIT_CONFIG_SYSTEM": os.devnull, "GIT_CONFIG_GLOBAL": os.devnull,
             "GIT_ATTR_NOSYSTEM": "1", "GIT_TERMINAL_PROMPT": "0",
             "GIT_NO_REPLACE_OBJECTS": "1", "GIT_ALLOW_PROTOCOL": "none",
         }  # fmt: skip
 
-    def made(self) -> None:
+    def create(self) -> None:
         """Create the repository if it does not exist, and remove the lock of a killed command."""
         if not (self.folder / "HEAD").exists():
             self("init", "--quiet", "--template=")
@@ -257,8 +259,8 @@ class Checkpoints:
         """Return the changes since the checkpoint, as a unified diff."""
         with self._at_work() as git:
             now = self._tree(git, self._survey(git, git.tree(checkpoint.id), checkpoint.left_out))
-            said = git("diff", "--no-ext-diff", "--no-textconv", "--no-color", checkpoint.id, now)
-            return said.decode("utf-8", "replace")
+            output = git("diff", "--no-ext-diff", "--no-textconv", "--no-color", checkpoint.id, now)
+            return output.decode("utf-8", "replace")
 
     def put_back(self, checkpoint: Checkpoint) -> PutBack:
         """Restore the files of the checkpoint, after a checkpoint of the current ones. Raises
@@ -290,7 +292,7 @@ class Checkpoints:
             with lock_file(self.folder / "lock", self._settings.timeout) as lock:
                 program = find_git(self.workdir)
                 git = ShadowGit(program, self.folder, self.workdir, self._settings.timeout, lock)
-                git.made()
+                git.create()
                 yield git
         except OSError as error:
             raise StoreError(f"checkpoints cannot be used ({error})") from None
@@ -299,8 +301,8 @@ class Checkpoints:
         """List checkpoints with their references, newest first."""
         form = "--format=%(refname) %(objectname) %(contents)"
         lines = git("for-each-ref", form, refs).decode("ascii", "replace").splitlines()
-        told = [line.split(" ", 2) for line in lines if line]
-        found = [(ref, _read(commit, message)) for ref, commit, message in told]
+        fields = [line.split(" ", 2) for line in lines if line]
+        found = [(ref, _read(commit, message)) for ref, commit, message in fields]
         return sorted(found, key=lambda pair: pair[1].at, reverse=True)
 
     def _known_checkpoint(self, git: ShadowGit, key: str) -> Checkpoint | None:
@@ -310,9 +312,9 @@ class Checkpoints:
         self, git: ShadowGit, key: str, survey: _Survey, session: str, turn: str, tool: str = ""
     ) -> Checkpoint:
         """Store a checkpoint of the surveyed files; delete the oldest ones beyond the limit."""
-        made = Checkpoint("", self._now(), session, turn, tool, tuple(survey.left_out), dict(survey.modes))
-        told = {name: value for name, value in asdict(made).items() if value and name != "id"}
-        message = json.dumps(told).encode()
+        meta = Checkpoint("", self._now(), session, turn, tool, tuple(survey.left_out), dict(survey.modes))
+        fields = {name: value for name, value in asdict(meta).items() if value and name != "id"}
+        message = json.dumps(fields).encode()
         commit = git("commit-tree", self._tree(git, survey), given=message).decode().strip()
         git("update-ref", _ref(key), commit)
         if beyond := self._list_refs(git, _REFS)[self._settings.keep :]:
@@ -324,8 +326,8 @@ class Checkpoints:
         """Make the index match the survey, and write it as a tree. Git reads only files that are new to it,
         or whose stat data changed since they were added."""
         kept, known = set(survey.kept), set(git.names("ls-files", "--cached"))
-        if gone := known - kept:
-            git("update-index", "--force-remove", "-z", "--stdin", given=join_paths(gone))
+        if deleted := known - kept:
+            git("update-index", "--force-remove", "-z", "--stdin", given=join_paths(deleted))
         if new := (kept - known) | (kept & set(git.names("diff-files", "--name-only"))):
             git(
                 "update-index",
@@ -388,8 +390,8 @@ class Checkpoints:
             if (above / ".git").exists():
                 below = f"./{self.workdir.relative_to(above).as_posix()}/"
                 path = join_paths([below])
-                said = git("check-ignore", "-z", "--stdin", given=path, worktree=above, fine=(0, 1))
-                return self.workdir if said else above
+                output = git("check-ignore", "-z", "--stdin", given=path, worktree=above, fine=(0, 1))
+                return self.workdir if output else above
         return self.workdir
 
     def _restore_files(self, git: ShadowGit, checkpoint: Checkpoint) -> list[str]:
@@ -422,8 +424,8 @@ def _ref(key: str) -> str:
 
 
 def _read(commit: str, message: str) -> Checkpoint:
-    told: dict[str, Any] = json.loads(message)
-    return Checkpoint(commit, **{**told, "left_out": tuple(told.get("left_out", ()))})
+    fields: dict[str, Any] = json.loads(message)
+    return Checkpoint(commit, **{**fields, "left_out": tuple(fields.get("left_out", ()))})
 
 
 def _literal(path: Path) -> str:

@@ -216,7 +216,7 @@ class DurableTurn(Stepping, Generic[Result]):
         if self.result is None and self.suspended is None:
             await self._hold()
             try:
-                admitted = nullcontext() if self._limiter is None else self._limiter.admitted()
+                admitted = nullcontext() if self._limiter is None else self._limiter.admit()
                 async with admitted:
                     await self._run_on()
             finally:
@@ -282,7 +282,7 @@ class DurableTurn(Stepping, Generic[Result]):
         """Release the session after ``error``, and stop the background work of a lost turn."""
         if isinstance(error, OwnershipLost):
             log.info("%s", self._log.fence.why)
-            self._store.not_stored([one.id for one in self._log.line])
+            self._store.mark_lost([one.id for one in self._log.line])
             await self._ending.lost()
         self._leave()
 
@@ -314,11 +314,11 @@ class DurableTurn(Stepping, Generic[Result]):
         result = await self._ending.result(self.steps)
         closing = self._ending.closing(result)
         try:
-            await self._log.ended(closing)
+            await self._log.end(closing)
         except StaleCopyError as error:  # no answer is lost to concurrent writes
             self._tell(f"{error}; it is written behind what is there now")
             self._store.read_again(self._log.session)
-            await self._log.ended_anew(closing)
+            await self._log.end_again(closing)
         if self._log.problem:
             self._store.keep_for_later(self._log.line, self._log.take_unsaved())
         else:
@@ -415,7 +415,7 @@ class DurableTurns(Generic[Result]):
         write = fork_turn(self.store, position, session, new_turn_id(session), self.kind.table.digest)
 
         async def enter(fence: Fence) -> Begun:
-            await self.store.written(write)
+            await self.store.write(write)
             return Begun()
 
         return continued(position, session, enter)

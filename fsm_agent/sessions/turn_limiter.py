@@ -105,7 +105,7 @@ class TurnLimiter:
         self._waiting: set[Place] = set()
 
     @contextlib.asynccontextmanager
-    async def admitted(self) -> AsyncIterator[None]:
+    async def admit(self) -> AsyncIterator[None]:
         """Run the block when there is room. Waiting is reported at once, and again at every heartbeat. A turn
         that is interrupted while it waits runs at once, in order to end. Raises ``ConfigError`` when the
         agent is closed meanwhile."""

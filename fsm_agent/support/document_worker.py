@@ -266,10 +266,10 @@ def main(kind: str, *arguments: str) -> None:
 
         resource.setrlimit(resource.RLIMIT_AS, (MOST_MEMORY, MOST_MEMORY))
     try:
-        said = read_pdf(given, int(arguments[0]))
+        answer = read_pdf(given, int(arguments[0]))
     except Exception as error:  # from a broken file
-        said = {"problem": f"it is broken: {type(error).__name__}"}
-    print(json.dumps(said))
+        answer = {"problem": f"it is broken: {type(error).__name__}"}
+    print(json.dumps(answer))
 
 
 if __name__ == "__main__":

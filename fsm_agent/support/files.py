@@ -73,16 +73,16 @@ def make_private(home: Path, names: Iterable[str]) -> str:
     for entry in entries:
         if not any(fnmatch.fnmatchcase(entry.name, pattern) for pattern in patterns):
             ours_alone = False
-        elif _closed(entry.path):
+        elif _make_private(entry.path):
             changed += 1
             for folder, _, files in os.walk(entry.path):
-                changed += sum(_closed(os.path.join(folder, name)) for name in ("", *files))
+                changed += sum(_make_private(os.path.join(folder, name)) for name in ("", *files))
     if ours_alone and entries:
-        changed += _closed(home)
+        changed += _make_private(home)
     return f"{home}: others could read {changed:,} of its files and folders; now only you can" * bool(changed)
 
 
-def _closed(path: str | os.PathLike[str]) -> bool:
+def _make_private(path: str | os.PathLike[str]) -> bool:
     """Make one of our files private if others have access; return whether it changed."""
     with contextlib.suppress(OSError):
         found = os.lstat(path)

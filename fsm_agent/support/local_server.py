@@ -41,17 +41,17 @@ def bind_port(host: str, port: int) -> socket.socket:
     """Return a socket bound to a port of an address of this machine, 0 for any free one. Raises
     ``ConfigError`` if the port cannot be used."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    made = socket.socket(
+    listener = socket.socket(
         family, socket.SOCK_STREAM, socket.IPPROTO_TCP
     )  # without it, asyncio leaves Nagle's delay on
     if os.name == "posix":  # elsewhere two processes could share the port
-        made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
-        made.bind((host, port))
+        listener.bind((host, port))
     except (OSError, OverflowError) as error:
-        made.close()
+        listener.close()
         raise ConfigError(f"the port cannot be used ({error})", port, "a free port, or 0 for any") from None
-    return made
+    return listener
 
 
 def bind_socket(path: Path) -> socket.socket:
@@ -59,18 +59,18 @@ def bind_socket(path: Path) -> socket.socket:
     ``ConfigError`` if the path cannot be used."""
     if not hasattr(socket, "AF_UNIX"):
         raise ConfigError("this system has no sockets in its file system", str(path), "a port")
-    made = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         if path.is_socket() and not _answers(path):
             path.unlink()
-        made.bind(str(path))
+        listener.bind(str(path))
         path.chmod(0o600)  # before it listens: until then no client can connect
     except OSError as error:
-        made.close()
+        listener.close()
         raise ConfigError(
             f"the socket cannot be used ({error.strerror or error})", str(path), "a path that is free"
         ) from None
-    return made
+    return listener
 
 
 def _answers(path: Path) -> bool:

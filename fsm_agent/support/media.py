@@ -112,11 +112,11 @@ def text_of_pdf(data: bytes, most: int) -> str:
         done = subprocess.run(  # noqa: S603 - this interpreter, a file of ours
             command, input=data, capture_output=True, timeout=PDF_SECONDS, env=bare_environment(), check=False
         )
-        said = json.loads(done.stdout)
+        answer = json.loads(done.stdout)
     except subprocess.TimeoutExpired:
         raise UnusableMedia(f"it could not be read within {PDF_SECONDS:g} seconds") from None
     except (OSError, ValueError):
         raise UnusableMedia("it could not be read") from None
-    if problem := said.get("problem"):
+    if problem := answer.get("problem"):
         raise UnusableMedia(str(problem))
-    return str(said["text"])
+    return str(answer["text"])

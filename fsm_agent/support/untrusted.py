@@ -192,12 +192,12 @@ def _escape_marks(text: str) -> str:
     or look-alike letters inside."""
     if _OPENS.isdisjoint(distinct := set(text)):
         return text
-    end, made = 0, list[str]()
+    end, parts = 0, list[str]()
     folded = text.translate({ord(char): _fold_letter(char) for char in distinct})  # same length
     for found in _FORGED.finditer(folded):
-        made += [text[end : found.start()], "&lt;"]
+        parts += [text[end : found.start()], "&lt;"]
         end = found.start() + 1
-    return "".join([*made, text[end:]])
+    return "".join([*parts, text[end:]])
 
 
 @lru_cache(maxsize=4096)

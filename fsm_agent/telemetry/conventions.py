@@ -160,12 +160,12 @@ def of_request(request: ModelRequest) -> dict[str, str]:
         return {}
     rows: Any = next((body[name] for name in ASKED if name in body), [])
     rows = [{"role": "user", "content": rows}] if isinstance(rows, str) else rows
-    told = {INPUT_MESSAGES: as_json([_message(row) for row in rows if isinstance(row, Mapping)])}
+    attributes = {INPUT_MESSAGES: as_json([_message(row) for row in rows if isinstance(row, Mapping)])}
     if prompt := body.get("system") or body.get("instructions"):
-        told[SYSTEM_INSTRUCTIONS] = as_json(list(_parts(prompt)))
+        attributes[SYSTEM_INSTRUCTIONS] = as_json(list(_parts(prompt)))
     if tools := body.get("tools"):
-        told[TOOL_DEFINITIONS] = as_json(tools)
-    return told
+        attributes[TOOL_DEFINITIONS] = as_json(tools)
+    return attributes
 
 
 def of_reply(reply: ModelReply) -> dict[str, str]:

@@ -51,20 +51,20 @@ def set_up(environment: Mapping[str, str]) -> None:
     """Create the global providers of the signals for which ``environment`` names a collector, unless the
     program has set them; ``finish`` sends the rest. Raises ``ConfigError`` for an unsupported protocol."""
     resource, timeout = _resource(environment), None if TIMEOUT in environment else PATIENCE
-    if _wanted(environment, "TRACES") and isinstance(trace.get_tracer_provider(), trace.ProxyTracerProvider):
+    if _wants(environment, "TRACES") and isinstance(trace.get_tracer_provider(), trace.ProxyTracerProvider):
         tracers = TracerProvider(resource=resource, shutdown_on_exit=False)
         tracers.add_span_processor(BatchSpanProcessor(OTLPSpanExporter(timeout=timeout)))
         trace.set_tracer_provider(tracers)
-    if _wanted(environment, "METRICS") and not isinstance(metrics.get_meter_provider(), MeterProvider):
+    if _wants(environment, "METRICS") and not isinstance(metrics.get_meter_provider(), MeterProvider):
         reader = PeriodicExportingMetricReader(OTLPMetricExporter(timeout=timeout))
         metrics.set_meter_provider(MeterProvider([reader], resource, shutdown_on_exit=False))
-    if _wanted(environment, "LOGS") and not isinstance(_logs.get_logger_provider(), LoggerProvider):
+    if _wants(environment, "LOGS") and not isinstance(_logs.get_logger_provider(), LoggerProvider):
         loggers = LoggerProvider(resource=resource, shutdown_on_exit=False)
         loggers.add_log_record_processor(BatchLogRecordProcessor(OTLPLogExporter(timeout=timeout)))
         _logs.set_logger_provider(loggers)
-        ours = logging.getLogger(names.SCOPE)
-        ours.addHandler(LogExport(loggers.get_logger(names.SCOPE, __version__)))
-        ours.setLevel(min(ours.level or logging.INFO, logging.INFO))
+        root = logging.getLogger(names.SCOPE)
+        root.addHandler(LogExport(loggers.get_logger(names.SCOPE, __version__)))
+        root.setLevel(min(root.level or logging.INFO, logging.INFO))
     logger = logging.getLogger("opentelemetry")
     if not any(isinstance(one, ExportTrouble) for one in logger.handlers):
         logger.addHandler(ExportTrouble())
@@ -81,12 +81,12 @@ def finish() -> str:
     until = time.monotonic() + AT_THE_END
     for thread in threads:
         thread.join(max(0.0, until - time.monotonic()))
-    heard = [one for one in logging.getLogger("opentelemetry").handlers if isinstance(one, ExportTrouble)]
-    said = next((one.first for one in heard), "")
-    return one_line(f"telemetry could not be sent: {conventions.mask_words(said)}") if said else ""
+    troubles = [one for one in logging.getLogger("opentelemetry").handlers if isinstance(one, ExportTrouble)]
+    message = next((one.first for one in troubles), "")
+    return one_line(f"telemetry could not be sent: {conventions.mask_words(message)}") if message else ""
 
 
-def _wanted(environment: Mapping[str, str], signal: str) -> bool:
+def _wants(environment: Mapping[str, str], signal: str) -> bool:
     protocol = environment.get(f"OTEL_EXPORTER_OTLP_{signal}_PROTOCOL") or environment.get(PROTOCOL) or HTTP
     there = environment.get(ENDPOINT) or environment.get(f"OTEL_EXPORTER_OTLP_{signal}_ENDPOINT")
     if not there or environment.get(f"OTEL_{signal}_EXPORTER", "otlp").lower() != "otlp":

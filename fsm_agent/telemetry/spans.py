@@ -77,15 +77,15 @@ class Instruments:
     @cache
     def of(provider: MeterProvider | None) -> Instruments:
         """Return the instruments of a provider, subscribed to the engine's measurements outside of turns."""
-        made = Instruments(provider)
-        made.leave = EVERYWHERE.subscribe(made.measured, Measured)
-        return made
+        instruments = Instruments(provider)
+        instruments.leave = EVERYWHERE.subscribe(instruments.record_figure, Measured)
+        return instruments
 
     def operation(self, seconds: float, attributes: Attributes) -> None:
         """Record the duration in seconds of a turn, a model request, or a tool call."""
         self._duration.record(seconds, of_metrics(attributes))
 
-    def used(self, usage: Usage, attributes: Attributes) -> None:
+    def record_usage(self, usage: Usage, attributes: Attributes) -> None:
         """Record the tokens that a reply used."""
         about = of_metrics(attributes)
         self._tokens.record(usage.prompt, {**about, names.TOKEN_TYPE: "input"})
@@ -99,24 +99,24 @@ class Instruments:
         """Add to the number of running turns."""
         self._running.add(turns)
 
-    def moved(self, changes: Iterable[tuple[str, int, int]]) -> None:
+    def record_move(self, changes: Iterable[tuple[str, int, int]]) -> None:
         """Count the retries and fallbacks among counter changes (name, before, after)."""
         for counter, before, after in changes:
             if after > before and (found := self._spent.get(counter)) is not None:
                 found.add(after - before)
 
-    def ended(self, exit_reason: str, outcome: str, cost: float | None, attributes: Attributes) -> None:
+    def record_end(self, exit_reason: str, outcome: str, cost: float | None, attributes: Attributes) -> None:
         """Record the end of a turn; ``cost`` in US dollars."""
         about = {names.AGENT: attributes.get(names.AGENT, "")}
         self._exits.add(1, {**about, names.FSM_EXIT: exit_reason, names.FSM_OUTCOME: outcome})
         if cost is not None:
             self._cost.add(cost, about)
 
-    def compacted(self, trigger: str) -> None:
+    def record_compaction(self, trigger: str) -> None:
         """Record a compaction of a conversation."""
         self._compactions.add(1, {names.FSM_COMPACTION + "trigger": trigger})
 
-    def measured(self, figure: Measured) -> None:
+    def record_figure(self, figure: Measured) -> None:
         """Record a measurement of the engine that belongs to no turn."""
         value = figure.value
         match figure.name:

@@ -101,7 +101,7 @@ class RequestSpans:
             names.FSM_ATTEMPT: request.attempt,
         }
         name = f"{names.CHAT} {runtime.model}"
-        with self.opened(name, about, kind=SpanKind.CLIENT, measured=True) as chat:
+        with self.open(name, about, kind=SpanKind.CLIENT, measured=True) as chat:
             if self._spans.contents:
                 chat.tell(conventions.of_request(request.request))
             self._chat = chat
@@ -127,14 +127,14 @@ class RequestSpans:
                     chat.tell(conventions.of_reply(reply))
             case Failure():
                 kind = str(reply.status or reply.exception or reply.kind)
-                chat.failed(kind, reply.message)
+                chat.fail(kind, reply.message)
                 chat.tell({names.FSM_FAILURE: reply.kind})
                 if reply.status is not None:
                     chat.tell({names.HTTP_STATUS: reply.status})
             case Cancelled():
                 chat.tell({names.FSM_CANCELLED: True})
         if reply.usage is not None:
-            self._spans.instruments.used(reply.usage, chat.attributes)
+            self._spans.instruments.record_usage(reply.usage, chat.attributes)
 
     async def _ran(self, request: RunTool, call_next: Perform) -> Any:
         about = {
@@ -145,21 +145,21 @@ class RequestSpans:
             names.TOOL_CALL_ID: request.call_id,
             names.FSM_EFFECT: request.effect,
         }
-        with self.opened(f"{names.EXECUTE_TOOL} {request.name}", about, measured=True) as tool:
+        with self.open(f"{names.EXECUTE_TOOL} {request.name}", about, measured=True) as tool:
             if self._spans.contents:
                 tool.tell({names.TOOL_ARGUMENTS: conventions.as_json(dict(request.arguments))})
             reply = await call_next(request)
-            self._came(tool, reply)
+            self._end_tool(tool, reply)
             return reply
 
     async def _answer_span(self, request: AnswerProgram, call_next: Perform) -> Any:
         about = {**self.about(), names.TOOL_CALL_ID: request.call_id}
-        with self.opened(names.PROGRAM, about) as program:
+        with self.open(names.PROGRAM, about) as program:
             reply = await call_next(request)
-            self._came(program, reply)
+            self._end_tool(program, reply)
             return reply
 
-    def _came(self, tool: OpenSpan, reply: Any) -> None:
+    def _end_tool(self, tool: OpenSpan, reply: Any) -> None:
         if isinstance(reply, NotYet):
             tool.tell({names.FSM_SUSPENDED: True})
         if not isinstance(reply, ToolOutcome):
@@ -168,19 +168,17 @@ class RequestSpans:
         if self._spans.contents:
             tool.tell({names.TOOL_RESULT: conventions.as_json(reply.text)})
         if reply.status in FAILED:
-            tool.failed(reply.status)
+            tool.fail(reply.status)
 
     async def _wait_span(self, request: Wait, call_next: Perform) -> Any:
-        with self.opened(names.WAIT, self.about()) as wait:
+        with self.open(names.WAIT, self.about()) as wait:
             reply: Waited = await call_next(request)
             wait.tell({names.FSM_WAITED: reply.seconds})
             return reply
 
     async def _ask_span(self, request: AskApproval, call_next: Perform) -> Any:
         about = {**self.about(), names.TOOL_CALL_ID: request.call_id}
-        with self.opened(
-            f"{names.APPROVAL} {request.name}", {**about, names.TOOL_NAME: request.name}
-        ) as asked:
+        with self.open(f"{names.APPROVAL} {request.name}", {**about, names.TOOL_NAME: request.name}) as asked:
             reply = await call_next(request)
             if isinstance(reply, Approval):
                 asked.tell({names.FSM_GRANTED: reply.granted})
@@ -199,7 +197,7 @@ class RequestSpans:
         }
 
     @contextmanager
-    def opened(
+    def open(
         self,
         name: str,
         about: Mapping[str, Any],
@@ -239,7 +237,7 @@ class OpenSpan:
         self.attributes.update(attributes)
         self.span.set_attributes(attributes)
 
-    def failed(self, kind: str, why: str = "") -> None:
+    def fail(self, kind: str, why: str = "") -> None:
         """Record a failure; ``kind`` must come from a small set of words."""
         self.tell({names.ERROR_TYPE: kind})
         self.span.set_status(Status(StatusCode.ERROR, why or None))
@@ -247,22 +245,22 @@ class OpenSpan:
     def broke(self, error: BaseException) -> None:
         """Record the exception. Cancellation is not an error."""
         if isinstance(error, Exception):
-            self.failed(type(error).__name__, one_line(conventions.mask_words(str(error))))
+            self.fail(type(error).__name__, one_line(conventions.mask_words(str(error))))
         else:
             self.tell({names.FSM_CANCELLED: True})
 
 
 def model_of(runtime: Runtime) -> dict[str, Any]:
     """Return the attributes that name a model and its address."""
-    told: dict[str, Any] = {
+    attributes: dict[str, Any] = {
         names.PROVIDER: names.provider_of(runtime.provider),
         names.REQUEST_MODEL: runtime.model,
     }
     address = urlsplit(runtime.base_url or "")
     if address.hostname:
-        told[names.SERVER_ADDRESS] = address.hostname
-        told[names.SERVER_PORT] = address.port or (80 if address.scheme == "http" else 443)
-    return told
+        attributes[names.SERVER_ADDRESS] = address.hostname
+        attributes[names.SERVER_PORT] = address.port or (80 if address.scheme == "http" else 443)
+    return attributes
 
 
 def tokens_of(usage: Usage | TurnUsage) -> dict[str, int]:
@@ -341,8 +339,8 @@ class TurnSpans(Part):
             )
             if self._turn.recovery.failure_class and step.source == "ClassifyError":
                 self._visit.tell({names.FSM_FAILURE_CLASS: self._turn.recovery.failure_class})
-            self._left()
-        self._spans.instruments.moved(step.changes)
+            self._leave()
+        self._spans.instruments.record_move(step.changes)
         if self._whole is not None:
             self._on_visit()
 
@@ -394,12 +392,12 @@ class TurnSpans(Part):
         self._visit = OpenSpan(span, about)
         self._requests.context = trace.set_span_in_context(span)
 
-    def _left(self) -> None:
+    def _leave(self) -> None:
         if self._visit is None:
             return
         for figures in self._turn.compaction.compressions[self._compressions :]:
             self._visit.tell(compaction_of(figures))
-            self._spans.instruments.compacted(figures["trigger"])
+            self._spans.instruments.record_compaction(figures["trigger"])
         self._compressions = len(self._turn.compaction.compressions)
         self._visit.span.end()
         self._visit = None
@@ -425,14 +423,14 @@ class TurnSpans(Part):
         if self._spans.contents and (words := words_of_model(result)):
             whole.tell(conventions.of_turn(names.OUTPUT_MESSAGES, "assistant", words))
         if result.failed:
-            whole.failed(exit_reason, conventions.mask_words(result.error or ""))
-        self._spans.instruments.ended(exit_reason, outcome, cost, whole.attributes)
+            whole.fail(exit_reason, conventions.mask_words(result.error or ""))
+        self._spans.instruments.record_end(exit_reason, outcome, cost, whole.attributes)
 
     def _end(self) -> None:
         whole, self._whole = self._whole, None
         if whole is None:
             return
-        self._left()
+        self._leave()
         whole.span.end()
         self._spans.instruments.running(-1)
         self._spans.instruments.operation(whole.seconds, whole.attributes)
@@ -448,12 +446,12 @@ class CompactionSpans(Part):
     @contextmanager
     def stepping(self) -> Iterator[None]:
         requests = self._requests
-        with requests.opened(names.COMPACT, {**requests.about(), names.FSM_STATE: COMPACTING}) as span:
+        with requests.open(names.COMPACT, {**requests.about(), names.FSM_STATE: COMPACTING}) as span:
             requests.context = trace.set_span_in_context(span.span)
             yield
             for figures in self._turn.compaction.compressions:
                 span.tell(compaction_of(figures))
-                self._spans.instruments.compacted("manual")
+                self._spans.instruments.record_compaction("manual")
 
 
 def compaction_of(figures: Mapping[str, Any]) -> dict[str, Any]:

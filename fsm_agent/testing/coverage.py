@@ -166,9 +166,9 @@ class Footprints:
 
 def _request_name(effect: Effect, turn_id: str) -> str:
     parts = {name: "(turn)" if value == turn_id else _format(value) for name, value in _flat(effect.request)}
-    said = ", ".join(f"{name}={shown}" for name, shown in parts.items())
+    fields = ", ".join(f"{name}={shown}" for name, shown in parts.items())
     status = "" if effect.status == "done" else f"!{effect.status}"
-    return f"{effect.kind}{status}({said})"
+    return f"{effect.kind}{status}({fields})"
 
 
 def _flat(request: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:

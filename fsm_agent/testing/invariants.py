@@ -269,10 +269,10 @@ def tools_run_when_they_may(visit: Visit, turn: Any) -> None:
     need = {tool.name for tool in turn.setup.tools if tool.approval != "never"}
     given = {asked.call_id for asked, said in visit.asked("AskApproval") if said.granted}
     rows = {row.tool_call_id: row for row in turn.rows if row.role == "tool"}
-    made = {call.id for row in turn.rows for call in row.tool_calls}
+    calls = {call.id for row in turn.rows for call in row.tool_calls}
     for ran, outcome in visit.asked("RunTool"):
         assert ran.name not in need or ran.call_id in given, f"{ran.name} ran without approval"
-        if visit.event != CRASHED and ran.call_id in made:  # else a program called it and has its result
+        if visit.event != CRASHED and ran.call_id in calls:  # else a program called it and has its result
             assert outcome.text[:100] in rows[ran.call_id].text, f"the result of {ran.name} is lost"
 
 
@@ -284,7 +284,7 @@ def blanks_are_what_they_come_after(visit: Visit, turn: Any) -> None:
         assert (visit.event, visit.event in ("streamed", "prior")) == (expected, begun or prior)
 
 
-def what_is_shown_is_what_is_stored(ended: Ended) -> None:
+def shown_text_is_stored(ended: Ended) -> None:
     """The result's transcript equals the stored one, and its notes are never sent to a model."""
     if ended.visits[0].event == CRASHED:
         return  # before the history was read
@@ -301,12 +301,12 @@ def what_is_shown_is_what_is_stored(ended: Ended) -> None:
 
 def calls_are_closed(ended: Ended) -> None:
     """Every call of the turn has exactly one result, and every result has its call."""
-    made = [call.id for row in ended.turn.rows for call in row.tool_calls]
+    calls = [call.id for row in ended.turn.rows for call in row.tool_calls]
     results = [row.tool_call_id for row in ended.turn.rows if row.role == "tool"]
-    assert Counter(made) == Counter(results)
+    assert Counter(calls) == Counter(results)
 
 
-def what_was_sent_is_counted(ended: Ended) -> None:
+def sent_requests_are_counted(ended: Ended) -> None:
     """All sent requests and all reported tokens are counted."""
     assert ended.result.total_tokens == ended.served, "tokens that a model reported are lost"
     replies = [reply for visit in ended.visits for _, reply in visit.asked("CallModel")]
@@ -314,10 +314,10 @@ def what_was_sent_is_counted(ended: Ended) -> None:
     assert (ended.result.attempts, ended.sent >= len(left)) == (len(left), True), "a request was not counted"
 
 
-def what_was_said_is_told_once(ended: Ended) -> None:
+def text_is_stored_once(ended: Ended) -> None:
     """Interrupted text continues where it was cut, text beside calls is in their message, and the rest is the
     answer."""
-    begun, said, answer = "", "", None
+    begun, text, answer = "", "", None
     beside: list[str] = []
     for visit in ended.visits:
         match visit.state, visit.event:
@@ -328,9 +328,9 @@ def what_was_said_is_told_once(ended: Ended) -> None:
             case "CallLLM", "announced" | "unverified":
                 answer, begun = begun + visit.said, ""
             case "CallLLM", "tools":
-                answer, said = None, visit.said
+                answer, text = None, visit.said
             case "ExecuteTools", event if event not in ("bad_json", CRASHED):
-                beside, begun = [*beside, begun + said], ""
+                beside, begun = [*beside, begun + text], ""
     rows = [row for row in ended.turn.rows if row.role == "assistant"]
     if any(visit.event == CRASHED for visit in ended.visits):
         return
@@ -349,8 +349,8 @@ VISIT_CHECKS: tuple[Callable[[Visit, Any], None], ...] = (
     blanks_are_what_they_come_after,
 )
 END_CHECKS: tuple[Callable[[Ended], None], ...] = (
-    what_is_shown_is_what_is_stored,
+    shown_text_is_stored,
     calls_are_closed,
-    what_was_sent_is_counted,
-    what_was_said_is_told_once,
+    sent_requests_are_counted,
+    text_is_stored_once,
 )

@@ -168,7 +168,7 @@ class _Search:
         return found
 
     def script(self, aim: Aim, way: Way) -> PossibleScript:
-        counts, begun = self._start, self._begun(way)
+        counts, begun = self._start, self._start_value(way)
         for number, _ in way:
             counts = dict(self._moves(counts))[number]
         ending = () if counts[0] == self._final else self._ending((counts, way[-1][1]))
@@ -176,7 +176,7 @@ class _Search:
         rows = tuple(self.table.rows[number] for number, _ in whole)
         return PossibleScript(rows, self.limits, aim, len(way), (begun, *(value for _, value in whole)))
 
-    def _begun(self, way: Way) -> Any:
+    def _start_value(self, way: Way) -> Any:
         """Return the value at the start from which ``way`` begins."""
         row, counts = self.table.rows[way[0][0]], self._counts(self._start)
         return next(value for _, value in self._begin if way[0][1] in self._facts.after(value, row, counts))
@@ -304,8 +304,8 @@ async def rehearse(
     look = Look(kind.table, turn)
     for row in script.rows:
         step = await running.step()
-        took = "the end of the turn" if step is None else step.row
-        assert took == row.id, f"{script.name}: {took} was taken where {row.id} was to come"
+        move = "the end of the turn" if step is None else step.row
+        assert move == row.id, f"{script.name}: {move} was taken where {row.id} was to come"
         look.moved(row.event, row)
     assert await running.step() is None
     return running

@@ -55,8 +55,8 @@ class MessagesDialect:
             if reply.finish is not None or index < len(blocks) - 1:
                 yield _event({"type": "content_block_stop", "index": index})
         if reply.finish is not None:
-            told = {} if usage is None else {"usage": usage_to_wire(usage)}
-            yield _event({"type": "message_delta", "delta": _stop(reply), **told}, counted=usage is not None)
+            used = {} if usage is None else {"usage": usage_to_wire(usage)}
+            yield _event({"type": "message_delta", "delta": _stop(reply), **used}, counted=usage is not None)
             yield _event({"type": "message_stop"})
 
     def whole(self, reply: Reply, number: int) -> dict[str, Any]:
@@ -77,16 +77,16 @@ class MessagesDialect:
             if error.get("type") in _ERRORS.values()
             else _ERRORS.get(reply.status, "api_error")
         )
-        told: dict[str, Any] = {"type": kind, "message": error.get("message", "")}
+        details: dict[str, Any] = {"type": kind, "message": error.get("message", "")}
         if reply.overflowed is not None:
             limit, used = reply.overflowed
-            told = {
+            details = {
                 "type": "invalid_request_error",
                 "message": f"prompt is too long: {used} tokens > {limit} maximum",
             }
         elif error.get("code"):
-            told["details"] = {"error_code": str(error["code"])}
-        return {"type": "error", "error": told, "request_id": "req_scripted"}
+            details["details"] = {"error_code": str(error["code"])}
+        return {"type": "error", "error": details, "request_id": "req_scripted"}
 
 
 def usage_to_wire(usage: Usage) -> dict[str, Any]:
@@ -238,9 +238,9 @@ def _items(reply: Reply, number: int) -> Iterator[tuple[Item, Deltas]]:
             _deltas("response.refusal.delta", reply.refusal, content_index=0),
         )
     elif reply.text or not (reply.calls or reply.reasoning):
-        said: Item = {"type": "output_text", "text": reply.text, "annotations": [], "logprobs": []}
+        part: Item = {"type": "output_text", "text": reply.text, "annotations": [], "logprobs": []}
         yield (
-            _message(reply, number, said),
+            _message(reply, number, part),
             _deltas("response.output_text.delta", reply.text, content_index=0, logprobs=[]),
         )
     for index, entry in enumerate(reply.calls):
@@ -344,10 +344,10 @@ def _from_anthropic(body: Mapping[str, Any]) -> list[Row]:
                         "content": _text(block.get("content", "")),
                     }
                 )
-        said = [block for block in blocks if block["type"] in ("text", "image", "document")]
+        shown = [block for block in blocks if block["type"] in ("text", "image", "document")]
         calls = [block for block in blocks if block["type"] == "tool_use"]
-        if said or calls:
-            row: Row = {"role": message["role"], "content": _text(said) or None}
+        if shown or calls:
+            row: Row = {"role": message["role"], "content": _text(shown) or None}
             if calls:
                 row["tool_calls"] = [_call(block) for block in calls]
             rows.append(row)

@@ -251,11 +251,11 @@ def _read_once(handler: Handler, options: tuple[Any, ...]) -> tuple[ToolSpec, Si
     if not isinstance(function, types.FunctionType) or vars(function):
         # a signature or another function may override it
         return None
-    made = _MADE.setdefault(function, {})
+    specs = _MADE.setdefault(function, {})
     key = (*options, function.__doc__, handler is function)
-    if key not in made:
-        made[key] = _read(handler, *options)
-    return made[key]
+    if key not in specs:
+        specs[key] = _read(handler, *options)
+    return specs[key]
 
 
 def _read(

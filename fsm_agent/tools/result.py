@@ -71,11 +71,11 @@ def _fitting(part: Part) -> Part:
         return part
     raw = base64.b64decode(data)
     try:
-        made, found = fit_image(raw, media_type, BOUNDS)
+        image, found = fit_image(raw, media_type, BOUNDS)
     except UnusableMedia as error:
         why = f"left out, it is too large or of another type, and {error}"
         return {"type": "text", "text": f"[{name_part(part)}: {why}]"}
-    return part if made is raw else image_of(part, found, made)
+    return part if image is raw else image_of(part, found, image)
 
 
 def text_of(value: object, parts: Sequence[Part] = ()) -> str:

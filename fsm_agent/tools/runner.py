@@ -108,7 +108,7 @@ LATE = "tool %s (call %s) ended after its turn had moved on; its result is dropp
 
 NOWHERE: RunContext[Any] = RunContext(None, "", "", "")
 
-Told = tuple[ToolStatus, str, tuple[Part, ...]]
+Description = tuple[ToolStatus, str, tuple[Part, ...]]
 """The end of a call: its status, its text, its other parts."""
 OnRisk = Callable[[str, tuple[str, ...]], None]
 """Called for suspicious content in the result of an external tool, with the tool's name and the reasons."""
@@ -217,17 +217,17 @@ class ToolRunner:
         after an interrupt ``not_started``, or the handler's own result if it ended within the grace period,
         or else ``cancelled`` for a tool that only reads and ``unknown`` for any other."""
         watch = Stopwatch(self._clock)
-        told = await self._end_call(request, interrupted, watch, scene, on_bug)
-        if isinstance(told, NotYet):
-            return told
-        status, text, parts = told
+        description = await self._end_call(request, interrupted, watch, scene, on_bug)
+        if isinstance(description, NotYet):
+            return description
+        status, text, parts = description
         return ToolOutcome(request.call_id, status, text, watch.elapsed(), parts)
 
-    async def brought(self, request: RunTool, value: object) -> ToolOutcome:
+    async def finish_late(self, request: RunTool, value: object) -> ToolOutcome:
         """Return the outcome of a call whose result arrived later, as if the tool returned ``value`` now."""
         tool = self._tools.get(request.name) or await self._late(request.name)
-        told = await in_daemon_thread(self._describe_ending, request, Returned(value))
-        status, text, parts = told if tool is None else self._mark_external(tool, told)
+        description = await in_daemon_thread(self._describe_ending, request, Returned(value))
+        status, text, parts = description if tool is None else self._mark_external(tool, description)
         return ToolOutcome(request.call_id, status, text, 0.0, parts)
 
     async def _end_call(
@@ -237,7 +237,7 @@ class ToolRunner:
         watch: Stopwatch,
         scene: RunContext[Any],
         on_bug: OnBug | None,
-    ) -> Told | NotYet:
+    ) -> Description | NotYet:
         if request.name in self._reserved:
             return "error", f"{request.name} is a part of the agent and cannot be run as a tool.", ()
         tool = self._tools.get(request.name) or await self._late(request.name)
@@ -266,7 +266,7 @@ class ToolRunner:
             if tool.is_async:
                 work.cancel()
         ending = work.result() if work.done() and not work.cancelled() else None
-        told: Told | None
+        description: Description | None
         if isinstance(ending, Raised):
             if (later := _later(request, ending.error)) and (
                 later.due is None or later.due > self._clock.now()
@@ -275,20 +275,20 @@ class ToolRunner:
             ending = Returned(later.asked) if later else ending
         if isinstance(ending, Returned) and not isinstance(ending.value, str):
             # shrinking an image takes a while
-            told = await in_daemon_thread(self._describe_ending, request, ending, on_bug)
+            description = await in_daemon_thread(self._describe_ending, request, ending, on_bug)
         else:
-            told = None if ending is None else self._describe_ending(request, ending, on_bug)
-        return self._mark_external(tool, _outcome(tool, finish, told, request.timeout))
+            description = None if ending is None else self._describe_ending(request, ending, on_bug)
+        return self._mark_external(tool, _outcome(tool, finish, description, request.timeout))
 
     @staticmethod
-    def _describe_ending(request: RunTool, ending: Ending, on_bug: OnBug | None = None) -> Told:
+    def _describe_ending(request: RunTool, ending: Ending, on_bug: OnBug | None = None) -> Description:
         """Return how the call ended. The model reads the error; the log shows where the bug is."""
-        told, bug = _ending_words(ending)
+        description, bug = _describe(ending)
         if bug is not None:
             log.error(BUG, request.name, request.call_id, format_traceback(bug))
             if on_bug is not None:
                 on_bug(bug)
-        return told
+        return description
 
     async def _late(self, name: str) -> Tool | None:
         if self._more is None:
@@ -297,11 +297,11 @@ class ToolRunner:
             (tool for tool in self._more.tools() if tool.spec.name == name), None
         ) or await self._more.find(name)
 
-    def _mark_external(self, tool: Tool, told: Told) -> Told:
+    def _mark_external(self, tool: Tool, description: Description) -> Description:
         """Mark an external result as data. Short answers are harmless and stay readable."""
-        status, text, parts = told
+        status, text, parts = description
         if not tool.external or status != "ok":
-            return told
+            return description
         if self._on_risk is not None and (found := risks(text)):
             self._on_risk(tool.spec.name, found)
         return status, wrap_untrusted(text, tool.spec.name), parts
@@ -339,13 +339,13 @@ def _arguments(tool: Tool, request: RunTool, scene: RunContext[Any]) -> dict[str
     return bound
 
 
-def _outcome(tool: Tool, finish: Finish, told: Told | None, timeout: float) -> Told:
-    """Return how the call ended. ``told``: the handler's own ending, ``None`` if it did not end by itself."""
+def _outcome(tool: Tool, finish: Finish, description: Description | None, timeout: float) -> Description:
+    """Return how the call ended. ``description``: of the handler's own ending, ``None`` if it did not end."""
     if finish == "late":
-        late = f"\nWhat it brought after that: {told[1]}" if told else ""
+        late = f"\nWhat it brought after that: {description[1]}" if description else ""
         return "timeout", f"Timed out after {timeout:g} seconds. {UNKNOWN_EFFECT}{late}", ()
-    if told:
-        return told
+    if description:
+        return description
     if finish == "done":
         return "error", "The tool cancelled itself.", ()
     if tool.spec.effect == "pure":
@@ -353,7 +353,7 @@ def _outcome(tool: Tool, finish: Finish, told: Told | None, timeout: float) -> T
     return "unknown", f"The user interrupted and the tool did not end in time. {UNKNOWN_EFFECT}", ()
 
 
-def _ending_words(ending: Ending) -> tuple[Told, BaseException | None]:
+def _describe(ending: Ending) -> tuple[Description, BaseException | None]:
     """Return how the call ended, and the bug that caused it, if any. Judged by how the handler ended, never
     by words in its text."""
     try:

@@ -241,7 +241,7 @@ def _prepare(
     )
     # nothing of this process: no keys, paths or settings
     environment = {"PATH": os.defpath, "HOME": str(root), "TMPDIR": str(root), "LANG": "C.UTF-8"}
-    return place.entered(order, environment, root)
+    return place.enter(order, environment, root)
 
 
 def _running() -> int | None:

@@ -328,7 +328,7 @@ class Edits:
         """
         real = self._writable(path)
         with plain_errors(path):
-            drifted = self.seen.changed(real)
+            drifted = self.seen.has_changed(real)
             before, after, note = self._plan_patch(real, drifted, path, old_text, new_text, every)
             if real.read_bytes() != before.encode():
                 raise ToolFailure(f"{path}: {DRIFTED}, just now. Nothing was changed; read it again.")
@@ -352,7 +352,7 @@ class Edits:
                     before = real.read_bytes().decode() if real.exists() else None
                 case "patch_file", {"path": str(path), "old_text": str(old), "new_text": str(new), **others}:
                     real, every = self._writable(path), others.pop("every", False) is True
-                    drifted = self.seen.changed(real)
+                    drifted = self.seen.has_changed(real)
                     before, after, _ = self._plan_patch(real, drifted, path, old, new, every)
                     if others:
                         return None
@@ -372,7 +372,7 @@ class Edits:
         if real.stat().st_size > MAX_PATCHED:
             raise ToolFailure(f"{path}: larger than {MAX_PATCHED:,} bytes, too large to patch.")
         before = _text(real.read_bytes(), path)
-        found, old, new = _found(before, old_text, new_text, path)
+        found, old, new = _find(before, old_text, new_text, path)
         if every and found[0].how == "exact":
             return before, before.replace(old, new), f"Replaced {before.count(old):,} places.\n"
         place = _only(found, drifted, path)
@@ -389,7 +389,7 @@ class Edits:
 
     def _replace(self, real: Path, data: bytes, path: str) -> None:
         """Check for concurrent changes at the last moment, then write."""
-        if self.seen.changed(real):
+        if self.seen.has_changed(real):
             raise ToolFailure(f"{path}: {DRIFTED}. Nothing was written; read it again and write it then.")
         with self.writing():
             replace_file(real, data)
@@ -414,7 +414,7 @@ def _text(data: bytes, path: str) -> str:
         raise ToolFailure(f"{path}: not UTF-8 text; patching it would damage it.") from None
 
 
-def _found(before: str, old: str, new: str, path: str) -> tuple[list[TextPlace], str, str]:
+def _find(before: str, old: str, new: str, path: str) -> tuple[list[TextPlace], str, str]:
     """Return the candidate places, at least one, and both texts with the file's line ends."""
     if not old:
         raise ToolFailure("old_text is empty; use write_file to write a whole file.")

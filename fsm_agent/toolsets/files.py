@@ -52,7 +52,7 @@ class Seen:
             if len(self._marks) > MAX_FILES:
                 self._marks.popitem(last=False)
 
-    def changed(self, real: Path) -> bool:
+    def has_changed(self, real: Path) -> bool:
         """Say whether the file changed or vanished. False for one that was never read."""
         with self._lock:
             mark = self._marks.get(str(real))

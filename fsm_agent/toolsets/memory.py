@@ -239,10 +239,10 @@ def _refuse_unusable(name: str, main: bool, content: str) -> None:
     if not content.strip():
         raise ToolFailure("content is empty: give the whole file.")
     if main:
-        told = introduction(content)
-        if isinstance(told, str):
-            raise ToolFailure(f"{name}: {told}. Nothing was written.")
-        if told[0] != name:
-            raise ToolFailure(f"{name}: its front matter says name: {told[0]}. Nothing was written.")
+        front = introduction(content)
+        if isinstance(front, str):
+            raise ToolFailure(f"{name}: {front}. Nothing was written.")
+        if front[0] != name:
+            raise ToolFailure(f"{name}: its front matter says name: {front[0]}. Nothing was written.")
     if reasons := scan(content):
         raise ToolFailure(f"{name}: it holds {'; '.join(reasons)}. Nothing was written.")

@@ -104,7 +104,7 @@ _SUPERVISOR_GRACE = 5.0
 """Seconds for a supervisor to end its command; then it is killed together with the command."""
 _DRAIN = 0.5
 """Seconds to wait for output after the end, if a daemon still holds the pipe."""
-_TOLD = 0.1
+_PROGRESS_EVERY = 0.1
 """Seconds between progress lines while a command runs."""
 STOP = b"stop"
 DEVNULL, PIPE = asyncio.subprocess.DEVNULL, asyncio.subprocess.PIPE
@@ -146,15 +146,15 @@ def supervisor_words(order: SupervisorOrder, line: socket.socket) -> list[str]:
     ]
 
 
-def report_from(line: socket.socket, said: bytes = b"") -> SupervisorReport:
+def report_from(line: socket.socket, data: bytes = b"") -> SupervisorReport:
     """Read the report of a supervisor that has ended; ``said`` was read before. Never waits."""
     line.setblocking(False)
     with contextlib.suppress(OSError):
         while piece := line.recv(65_536):
-            said += piece
+            data += piece
     return (
-        SupervisorReport(**json.loads(said))
-        if said.strip()
+        SupervisorReport(**json.loads(data))
+        if data.strip()
         else SupervisorReport(-9, error="the process that watches over it was killed")
     )
 
@@ -195,7 +195,7 @@ async def run(
             far_end.close()
             os.close(write_end)
         try:
-            timed_out = await _ended(process, line, limit, beside)
+            timed_out = await _wait_for(process, line, limit, beside)
             await asyncio.wait({output.closed}, timeout=_DRAIN)
         finally:
             pipe.close()
@@ -233,7 +233,7 @@ async def start_supervisor(
         raise
 
 
-async def _ended(
+async def _wait_for(
     process: asyncio.subprocess.Process, line: socket.socket, limit: float, beside: Beside | None
 ) -> bool:
     """Wait for the process; return ``True`` if it had to be ended. It is gone when this returns or raises."""
@@ -275,7 +275,7 @@ class _PipeReader(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         self.kept.add(data)
         if self._tells is not None and self._timer is None:
-            self._timer = asyncio.get_running_loop().call_later(_TOLD, self._tell)
+            self._timer = asyncio.get_running_loop().call_later(_PROGRESS_EVERY, self._tell)
 
     def _tell(self) -> None:
         self._timer = None

@@ -60,12 +60,12 @@ def search(order: SearchOrder) -> str:
 
 def _files(order: SearchOrder) -> Iterator[str]:
     if os.path.isfile(order.base):
-        if _named(order.base, order):
+        if _matches_name(order.base, order):
             yield order.base
         return
     found = _from_ripgrep(order) if order.ripgrep and (order.literal or not order.content) else None
     for path in _walk(order.base) if found is None else found:
-        if _named(path, order) and not os.path.islink(path) and os.path.isfile(path):
+        if _matches_name(path, order) and not os.path.islink(path) and os.path.isfile(path):
             yield path
 
 
@@ -112,7 +112,7 @@ def _walking_order(name: str) -> list[tuple[bool, str]]:
     return [*((True, directory) for directory in directories), (False, file)]
 
 
-def _named(path: str, order: SearchOrder) -> bool:
+def _matches_name(path: str, order: SearchOrder) -> bool:
     if order.name is None:
         return True
     subject, glob = os.path.basename(path), order.name.replace("\\", "/")

@@ -187,7 +187,7 @@ class Jobs:
                 )
             self._count += 1
             order = SupervisorOrder(place.shell(command), str(directory), TERM_GRACE, sweep=True, limit=limit)
-            inside = place.entered(order, environment(), root or directory)
+            inside = place.enter(order, environment(), root or directory)
             job = self._start_job(f"job{self._count}", command, *inside)
             self._jobs[job.id] = job
             self._forget()
@@ -468,7 +468,7 @@ async def run_shell(
     """Run a shell command line with ``run`` in ``place``, where ``root`` (default ``directory``) is the
     working directory."""
     order = SupervisorOrder(place.shell(command), str(directory), TERM_GRACE)
-    return await run(*place.entered(order, environment(), root or directory), limit, tells=tells)
+    return await run(*place.enter(order, environment(), root or directory), limit, tells=tells)
 
 
 def check_workdir(root: Path, command: str, directory: str) -> Path:

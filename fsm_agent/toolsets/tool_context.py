@@ -100,9 +100,9 @@ class AgentTools:
         """Release what the tools hold."""
         self._runner.close()
 
-    async def brought(self, request: RunTool, value: object) -> ToolOutcome:
+    async def finish_late(self, request: RunTool, value: object) -> ToolOutcome:
         """See ``ToolRunner.brought``."""
-        return await self._runner.brought(request, value)
+        return await self._runner.finish_late(request, value)
 
     async def run(self, request: RunTool, scene: ToolContext) -> ToolOutcome | NotYet:
         """Run a call in its context."""
@@ -178,7 +178,7 @@ def bridge_tools(source: ToolSource) -> tuple[Tool, ...]:
     return (tool(concurrency="parallel", effect="pure")(bridge.tool_search), tool()(bridge.tool_call))
 
 
-def bridged(specs: Sequence[ToolSpec], late: Collection[str], above: int | None) -> tuple[ToolSpec, ...]:
+def apply_bridge(specs: Sequence[ToolSpec], late: Collection[str], above: int | None) -> tuple[ToolSpec, ...]:
     """Return the tools of a turn. With more than ``above`` tools, those of ``late`` are available only
     through the bridge; otherwise there is no bridge."""
     plain = tuple(spec for spec in specs if spec.name not in (SEARCH, CALL))
@@ -260,7 +260,7 @@ class Programs:
     def __init__(self) -> None:
         self._running: dict[tuple[str, str], _Program] = {}
 
-    async def begun(self, turn: str, request: RunTool, run: Running) -> Ended | ProgramAsks:
+    async def begin(self, turn: str, request: RunTool, run: Running) -> Ended | ProgramAsks:
         """Run the program until it ends or requests a call."""
         door, context = ProgramDoor(), contextvars.copy_context()
         context.run(PROGRAM_DOOR.set, door)
@@ -273,7 +273,7 @@ class Programs:
         found = self._running.get((turn, call_id))
         return None if found is None else found.request
 
-    async def answered(self, turn: str, request: AnswerProgram) -> Ended | ProgramAsks:
+    async def answer(self, turn: str, request: AnswerProgram) -> Ended | ProgramAsks:
         """Send the answer and resume the program; if it has exited, the outcome is unknown."""
         found = self._running.get((turn, request.call_id))
         if found is None or found.work.get_loop() is not asyncio.get_running_loop():

@@ -198,10 +198,10 @@ async def _refusal(fetched: Fetched) -> str:
     """Return the server's refusal, with the beginning of its explanation."""
     head = f"{fetched.address}: HTTP {fetched.status} {fetched.reason}".rstrip()
     try:
-        said = (await _readable(fetched, whole=True))[:EXCERPT].strip()
+        excerpt = (await _readable(fetched, whole=True))[:EXCERPT].strip()
     except ToolFailure:
-        said = ""
-    return f"{head}\n{wrap_untrusted(said, 'web_fetch')}" if said else f"{head}."
+        excerpt = ""
+    return f"{head}\n{wrap_untrusted(excerpt, 'web_fetch')}" if excerpt else f"{head}."
 
 
 async def _readable(fetched: Fetched, whole: bool) -> str:
@@ -259,7 +259,7 @@ def is_public(address: Address) -> bool:
     return True
 
 
-def named(host: str, names: Sequence[str]) -> bool:
+def is_named(host: str, names: Sequence[str]) -> bool:
     """Say whether the host is among these names. ``*.example.org`` matches every host below it."""
     host = _plain(host)
     return any(
@@ -278,7 +278,7 @@ async def reachable(host: str, port: int, private: Sequence[str], resolve: Resol
         ) from None
     if not found:
         raise ToolFailure(f"{host}: no address found.")
-    if named(host, private):
+    if is_named(host, private):
         return found
     for text in found:
         if not is_public(_address(text)):
@@ -367,9 +367,9 @@ class Fetcher:
         timeout = httpx2.Timeout(self.settings.timeout, connect=CONNECT)
         # No proxy from the environment: it would resolve names itself and bypass the checks. No cookies:
         # they would belong to an address, which several hosts may share.
-        nobody = CookieJar(DefaultCookiePolicy(allowed_domains=()))
+        no_cookies = CookieJar(DefaultCookiePolicy(allowed_domains=()))
         async with httpx2.AsyncClient(
-            verify=verify, trust_env=False, timeout=timeout, follow_redirects=False, cookies=nobody
+            verify=verify, trust_env=False, timeout=timeout, follow_redirects=False, cookies=no_cookies
         ) as client:
             for _ in range(MAX_REDIRECTS + 1):
                 url = self._check_url(address)
@@ -395,7 +395,7 @@ class Fetcher:
             raise ToolFailure(f"{address}: names no host.")
         if url.userinfo:
             raise ToolFailure("Addresses with a user name or password are not fetched.")
-        if self.settings.only_hosts and not named(url.host, self.settings.only_hosts):
+        if self.settings.only_hosts and not is_named(url.host, self.settings.only_hosts):
             raise ToolFailure(
                 f"{url.host}: not among the hosts that may be fetched"
                 f" ({', '.join(self.settings.only_hosts)})."

@@ -59,22 +59,22 @@ def call_llm(turn: TurnState) -> Asks[Event]:
             return "lost" if reply.kind == "lost" else "error"
     yield from _read(turn, reply, request)
     reply = with_output_tool(reply, turn.setup.checks.output_tool)
-    got = Received.of(reply)
-    turn.call.receive(reply, got.visible, got.thoughts, issuer)
+    received = Received.of(reply)
+    turn.call.receive(reply, received.visible, received.thoughts, issuer)
     turn.recovery.succeed()
     if reply.sent:
         turn.recovery.prove(turn.setup.runtime)
-    draft.last_reasoning = got.thoughts or draft.last_reasoning
-    kind = triage(turn, got)
+    draft.last_reasoning = received.thoughts or draft.last_reasoning
+    kind = triage(turn, received)
     if isinstance(kind, Failure):
         turn.recovery.fail(kind)
         return "error"
     if REPLIES[kind].answers and turn.setup.checks.answer:
-        checked = yield from check_answer(turn, draft.begun + got.visible, typed=kind != "summary")
+        checked = yield from check_answer(turn, draft.begun + received.visible, typed=kind != "summary")
         if checked.blocked:
             return "blocked"
         if checked.problem:
-            draft.rejected, draft.objection = draft.begun + got.visible, checked.problem
+            draft.rejected, draft.objection = draft.begun + received.visible, checked.problem
             draft.fragments, draft.held = [], ""
             return "invalid_output"
         _let_out(turn, checked)

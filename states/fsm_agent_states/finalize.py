@@ -38,8 +38,8 @@ def finalize(turn: TurnState) -> Asks[None]:
     turn.recovery.drop_scaffold()
     signals = yield from check_signals(turn, CheckSignals(take_steer=True))
     ending.pending_steer.extend(signals.steer)
-    spoken = yield from _let_out(turn)
-    ending.final_response = final_text(turn, spoken)
+    text = yield from _let_out(turn)
+    ending.final_response = final_text(turn, text)
     if ending.final_response and outcome_of(turn) is not Outcome.INTERRUPTED and (note := footer(turn)):
         if turn.setup.output is None:
             ending.final_response += note
@@ -49,14 +49,14 @@ def finalize(turn: TurnState) -> Asks[None]:
     if withdraws(turn):
         turn.withdraw()
         yield ReplaceHistory(tuple(turn.history))
-    row = closing_row(turn, spoken)
+    row = closing_row(turn, text)
     turn.append(row)
     done: Done = yield Persist((*closed, row))
     ending.cleanup_errors.extend(done.problems)
     yield Tell("stream_delta", (None,))
     if outcome_of(turn) is Outcome.COMPLETED and turn.exit is not E.HANDED_OVER:
         yield from _transform(turn)
-        yield from _remember(turn, spoken)
+        yield from _remember(turn, text)
     yield from _keep_request(turn)
     yield from at("Finalize", turn)
     yield Tell("event", ("turn:end", {"turn_id": turn.turn_id, "exit": turn.exit and turn.exit.value}))
@@ -96,12 +96,12 @@ def _transform(turn: TurnState) -> Asks[None]:
         turn.ending.final_response, turn.ending.response_transformed = changed.text, True
 
 
-def _remember(turn: TurnState, spoken: str) -> Asks[None]:
+def _remember(turn: TurnState, text: str) -> Asks[None]:
     """Update the external memory after a completed turn, and start the review and the naming that are due. An
     interrupted or failed turn is not remembered (INT-13)."""
     asked = next((text_only(row.content) for row in turn.rows if row.role == "user"), "")
     if turn.setup.has_memory and asked.strip():
-        yield SyncMemory(asked, spoken)
+        yield SyncMemory(asked, text)
     if turn.setup.review_due:
         yield Tell("event", ("memory:review", {"session_id": turn.session_id, "turn_id": turn.turn_id}))
         if turn.settings.memory.review == "child":
@@ -121,8 +121,8 @@ def _keep_request(turn: TurnState) -> Asks[None]:
 
 def _let_out(turn: TurnState) -> Asks[str]:
     """Return the spoken text if the guardrails pass it; they have already seen an answer when it arrived."""
-    spoken = spoken_text(turn)
-    if not turn.setup.checks.answer or not spoken.strip() or spoken == turn.draft.passed:
-        return spoken
-    checked = yield from check_answer(turn, spoken, typed=False)
-    return "" if checked.blocked or checked.problem else spoken if checked.text is None else checked.text
+    text = spoken_text(turn)
+    if not turn.setup.checks.answer or not text.strip() or text == turn.draft.passed:
+        return text
+    checked = yield from check_answer(turn, text, typed=False)
+    return "" if checked.blocked or checked.problem else text if checked.text is None else checked.text

@@ -79,15 +79,17 @@ class ReplyRule:
         return self.keeps in ("answer", "held", "unchecked")
 
 
-def _cuts_a_call(turn: TurnState, got: Received) -> bool:
-    calls, finish = got.reply.tool_calls, got.reply.finish
-    if finish == "length" or got.broke_off:
+def _cuts_a_call(turn: TurnState, received: Received) -> bool:
+    calls, finish = received.reply.tool_calls, received.reply.finish
+    if finish == "length" or received.broke_off:
         return finish == "length" and bool(calls)
     return any(parse(call.arguments).kind == "cut" for call in calls)
 
 
-def _drops_a_call(turn: TurnState, got: Received) -> bool:
-    return got.broke_off and not all(_is_whole(call, turn.setup.tools) for call in got.reply.tool_calls)
+def _drops_a_call(turn: TurnState, received: Received) -> bool:
+    return received.broke_off and not all(
+        _is_whole(call, turn.setup.tools) for call in received.reply.tool_calls
+    )
 
 
 # A call cut before its arguments is not run. A stream that ends without a reason may end inside a call. A
@@ -111,14 +113,14 @@ _ANNOUNCES = re.compile(
 )
 
 
-def _announces(turn: TurnState, got: Received) -> bool:
+def _announces(turn: TurnState, received: Received) -> bool:
     """Return whether the reply only announces what it will do; never for a turn with a type of answer."""
     enabled = turn.settings.continuation.acks_enabled
     if enabled is None:
         enabled = turn.setup.runtime.api_mode == "codex_responses"
     if turn.setup.output is not None or not enabled:
         return False
-    return len(got.visible) <= 1200 and bool(_ANNOUNCES.search(got.visible))
+    return len(received.visible) <= 1200 and bool(_ANNOUNCES.search(received.visible))
 
 
 SCRATCHPADS = ("scratchpad", "reasoning_scratchpad")
@@ -200,27 +202,27 @@ CONTINUED: Mapping[str, ReplyRule] = {kind: rule for kind, rule in REPLIES.items
 """Kinds that the table continues, by event."""
 
 
-def triage(turn: TurnState, got: Received) -> ReplyKind | Failure:
+def triage(turn: TurnState, received: Received) -> ReplyKind | Failure:
     """Return the kind of this reply, or the failure that it really is. Reads no budget and changes
     nothing."""
-    if failure := _failure_in(turn, got):
+    if failure := _failure_in(turn, received):
         return failure
     for kind, rule in REPLIES.items():
-        if all(fact(turn) for fact in rule.given) and rule.when(turn, got):
+        if all(fact(turn) for fact in rule.given) and rule.when(turn, received):
             return kind
     raise AssertionError("the last kind takes every reply")
 
 
-def _failure_in(turn: TurnState, got: Received) -> Failure | None:
+def _failure_in(turn: TurnState, received: Received) -> Failure | None:
     """Return the failure in a reply, if any. A refusal beside text or calls is a normal reply, and so is what
     arrived before a connection broke."""
-    reply = got.reply
-    if facts.toolless(turn) or got.speaks or reply.tool_calls:
+    reply = received.reply
+    if facts.toolless(turn) or received.speaks or reply.tool_calls:
         return None
     if reply.finish == "content_filter" or reply.refusal:
-        why = reply.refusal or got.thoughts or "no reason given"
+        why = reply.refusal or received.thoughts or "no reason given"
         return Failure("http", f"the model declined: {why}", code="content_filter", usage=reply.usage)
-    if got.broke_off and reply.finish not in ("length", "incomplete"):
+    if received.broke_off and reply.finish not in ("length", "incomplete"):
         why = "the stream ended before the reply did"
         return Failure("transport", why, exception="StreamEnded", usage=reply.usage)
     return None

@@ -83,9 +83,9 @@ class TurnState(BaseTurn):
         """Build a turn from values by their flat names, assigning each to the part that owns it; for tests
         and tools. Raises ``TypeError`` for an unknown name."""
         counts = {name: values.pop(name) for name in COUNTERS.keys() & values.keys()}
-        made: Self = assemble(cls, values)
-        made.counts.update(counts)
-        return made
+        restored: Self = assemble(cls, values)
+        restored.counts.update(counts)
+        return restored
 
     # The engine's interface
 
@@ -150,7 +150,7 @@ class TurnState(BaseTurn):
     def shorten(self, history: list[Message]) -> None:
         """Replace the history by the result of a compaction."""
         self.history = history
-        self.wire.replaced(history)
+        self.wire.replace(history)
 
     def withdraw(self) -> None:
         """Mark the user's message: it stays for people to see, and is not sent again."""

@@ -122,7 +122,7 @@ async def test_each_answer_is_sent_once(tmp_path: Path, streaming: bool) -> None
     model = ScriptedModel([text("The answer.")])
     agent = Agent(model, callbacks=view if streaming else None, toolsets=[])
     view.finish(await agent.arun("go"))
-    await view.settled()
+    await view.flush()
     view.close()
     assert "".join(client.told) == "The answer."
 

@@ -278,7 +278,7 @@ def test_a_day_counts_all_sessions_of_the_home_and_ends_at_midnight(tmp_path: Pa
     assert (result.turn_exit_reason, result.limit and result.limit["scope"]) == ("cost_limit", "day")
     assert "wait for tomorrow" in (result.error or "")
     store = store_for(tmp_path)
-    asyncio.run(store.written(lambda c: c.execute("UPDATE usage SET at = at - 86400") and None))
+    asyncio.run(store.write(lambda c: c.execute("UPDATE usage SET at = at - 86400") and None))
     assert run(Counting([9_000]), tmp_path, limits).completed
 
 
@@ -452,7 +452,7 @@ def test_time_of_earlier_turns_counts_for_the_session(tmp_path: Path) -> None:
     assert one().run_conversation("hi").completed
     store = store_for(tmp_path)  # moves are timed by the machine's clock
     later = "UPDATE transitions SET seconds = 40 WHERE seq = 3"
-    asyncio.run(store.written(lambda c: c.execute(later) and None))
+    asyncio.run(store.write(lambda c: c.execute(later) and None))
     result = one().run_conversation("again")
     assert (result.turn_exit_reason, result.limit and result.limit["scope"]) == ("time_limit", "session")
 
@@ -469,7 +469,7 @@ def test_time_that_a_person_took_before_a_resume_does_not_count(tmp_path: Path) 
             " reply, reply_crc, at, 9999, origin FROM effects LIMIT 1"
         )
 
-    asyncio.run(store.written(waited))
+    asyncio.run(store.write(waited))
     result = resumed(tmp_path, Counting([10] * 3), seconds=19)
     assert result.limit is not None
     assert 20 <= result.limit["spent"] < 60
@@ -530,7 +530,7 @@ def test_time_before_a_resume_counts_and_the_time_between_does_not(tmp_path: Pat
     asyncio.run(halfway(tmp_path, {"turn": {"seconds": 50}}))
     store = store_for(tmp_path)
     long_ago = "UPDATE transitions SET at = at - 9999, seconds = 10"
-    asyncio.run(store.written(lambda c: c.execute(long_ago) and None))
+    asyncio.run(store.write(lambda c: c.execute(long_ago) and None))
     kept = store.database.select("SELECT COUNT(*) FROM transitions")[0][0]
     result = resumed(tmp_path, Counting([1_000] * 3), seconds=10 * kept - 5)
     assert result.turn_exit_reason == "time_limit"

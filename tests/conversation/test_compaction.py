@@ -261,12 +261,12 @@ def test_the_meter_learns_what_a_token_is() -> None:
 def test_the_guard_stops_what_does_not_help() -> None:
     guard = CompactionGuard()
     for _ in range(2):
-        guard.succeeded(with_model=True)
+        guard.record_success(with_model=True)
         guard.read(over=True)
         guard.read(over=True)
-    assert "did not make room" in guard.blocked(0)
+    assert "did not make room" in guard.why_blocked(0)
     guard.read(over=False)
-    assert guard.blocked(0) == ""
+    assert guard.why_blocked(0) == ""
 
 
 @pytest.mark.behaviour("COMP-09", "COMP-10")
@@ -274,18 +274,18 @@ def test_the_guard_rests_after_failures() -> None:
     guard = CompactionGuard()
     rests = []
     for _ in range(4):
-        guard.summary_failed("timeout", 1_000)
+        guard.record_failure("timeout", 1_000)
         rests.append(guard.resting_until - 1_000)
     assert rests == [60, 300, 900, 900]
-    guard.summary_failed(fault_of("auth"), 0)
+    guard.record_failure(fault_of("auth"), 0)
     assert guard.resting_until == 600
-    assert "resting" in guard.blocked(599)
-    assert guard.blocked(600) == ""
+    assert "resting" in guard.why_blocked(599)
+    assert guard.why_blocked(600) == ""
     for _ in range(2):
-        guard.succeeded(with_model=False)
-    assert "without a model" in guard.blocked(1_000)
-    guard.forced()
-    assert guard.blocked(1_000) == ""
+        guard.record_success(with_model=False)
+    assert "without a model" in guard.why_blocked(1_000)
+    guard.clear()
+    assert guard.why_blocked(1_000) == ""
 
 
 @pytest.mark.behaviour("COMP-15")

@@ -95,7 +95,7 @@ def test_a_wire_told_what_replaced_a_history_writes_that(history: list[Message],
     written(wire, history)
     changed = data.draw(st.lists(st.sampled_from(range(len(history)))) if history else st.just([]))
     replaced = [Message("user", "new") if at in changed else row for at, row in enumerate(history)]
-    wire.replaced(replaced)
+    wire.replace(replaced)
     assert written(wire, replaced) == written(WireCopy(), replaced)
 
 

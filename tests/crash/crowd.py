@@ -88,10 +88,10 @@ class NoRead(ConversationLog):
         super().__init__(database, session, *given, **named)
         self._before = session.id, list(session.rows), dict(session.numbers), session.next_number
 
-    def opened(self) -> dict[str, Any]:
+    def open(self) -> dict[str, Any]:
         one = self.session
         one.id, one.rows, one.numbers, one.next_number = self._before
-        return super().opened()
+        return super().open()
 
 
 class NoFence(ConversationLog):

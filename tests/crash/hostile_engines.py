@@ -7,7 +7,7 @@ from collections.abc import Callable, Generator, Mapping
 from typing import Any
 
 from fsm_agent.composition import model_caller, turn_wiring
-from fsm_agent.fsm.runner import Standing
+from fsm_agent.fsm.runner import StateGuard
 from fsm_agent.providers import sdk_port
 
 
@@ -31,7 +31,7 @@ def unwatched(state: str, meddle: Callable[[Any], None]) -> None:
         return usual(turn)
 
     turn_wiring.STATES[state] = meddling
-    Standing.put_back = lambda self, turn, table: ""
+    StateGuard.restore = lambda self, turn, table: ""
 
 
 def limit_rewritten() -> None:

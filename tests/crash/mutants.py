@@ -59,7 +59,7 @@ class EagerTool(Eager):
 class EagerEnd(ConversationLog):
     """The result is returned before it is stored."""
 
-    async def ended(self, closing: Closing) -> None:
+    async def end(self, closing: Closing) -> None:
         self._jobs.append(self._end(closing, "{}"))
         self._hand_over()
 

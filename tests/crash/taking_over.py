@@ -73,9 +73,9 @@ class HeldLog(ConversationLog):
         self.held.at("move")
         await super().moved(step)
 
-    async def ended(self, closing: Closing) -> None:
+    async def end(self, closing: Closing) -> None:
         self.held.at("end")
-        await super().ended(closing)
+        await super().end(closing)
 
 
 class Unwatched(Fences):
@@ -205,7 +205,7 @@ class Takeover:
             found.old, found.stored = result.final_response or "", result.stored
         except Exception as error:
             found.old = type(error).__name__
-        await self.old.written(lambda c: None)
+        await self.old.write(lambda c: None)
         if self.left:
             now = dumped(self.home)
             found.changed = tuple(name for name, rows in self.left.items() if rows != now[name])

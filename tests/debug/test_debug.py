@@ -338,8 +338,8 @@ def test_everything_about_a_position(desk: Desk) -> None:
     record = debugger.record
     assert record.counters(2, ["iterations", "sends"]) == {"iterations": 1, "sends": 1}
     assert record.counters(3, ["iterations", "sends"]) == {"iterations": 1, "sends": 0}
-    assert "failure" not in [one["field"] for one in record.changed(3)]
-    assert "reply" in [one["field"] for one in record.changed(3)]
+    assert "failure" not in [one["field"] for one in record.changes_at(3)]
+    assert "reply" in [one["field"] for one in record.changes_at(3)]
     assert [row["role"] for row in record.messages(4)] == ["user", "assistant", "tool"]
     assert record.messages(4, 2, 2)[0]["content"] == "the sky is blue"
     assert [one["kind"] for one in record.visit(2)] == ["CallModel"]
@@ -347,7 +347,7 @@ def test_everything_about_a_position(desk: Desk) -> None:
     assert record.lanes(0, 6, 3, TURN.states) == [0b11 | 0b100, 0b100010, 0b10000100]
     assert record.find("the sky is blue") == [4]
     assert record.find("CallLLM.text") == [6]
-    assert {(a, b): n for a, b, _, n, _ in record.taken()}["BuildMessages", "CallLLM"] == 2
+    assert {(a, b): n for a, b, _, n, _ in record.count_rows()}["BuildMessages", "CallLLM"] == 2
     with pytest.raises(ConfigError, match="no position of that number"):
         record.snapshot(7)
 
@@ -460,14 +460,14 @@ def step(**values: Any) -> Step:
 def test_what_a_breakpoint_meets(kind: str, target: str, meets: bool) -> None:
     breakpoints = Breakpoints(TURN)
     breakpoints.put(Breakpoint.of({"kind": kind, "target": target}))
-    assert bool(breakpoints.met(MoveFacts(step(), {}))) is meets
+    assert bool(breakpoints.match(MoveFacts(step(), {}))) is meets
 
 
 def test_exits_by_reason_and_by_outcome() -> None:
     breakpoints = Breakpoints(TURN)
     for target in ("overflow_uncompressible", "failed", "completed"):
         breakpoints.put(Breakpoint.of({"kind": "exit", "target": target}))
-    found = breakpoints.met(MoveFacts(step(dest="Finalize", exit="overflow_uncompressible"), {}))
+    found = breakpoints.match(MoveFacts(step(dest="Finalize", exit="overflow_uncompressible"), {}))
     assert [hit.breakpoint.target for hit in found] == ["overflow_uncompressible", "failed"]
 
 
@@ -499,7 +499,7 @@ def test_wrong_breakpoints_are_refused(wanted: dict[str, Any], says: str) -> Non
 def test_replacing_keeps_the_count_of_what_stays() -> None:
     breakpoints = Breakpoints(TURN)
     first = breakpoints.put(Breakpoint.of({"kind": "event", "target": "error"}))
-    breakpoints.met(MoveFacts(step(), {}))
+    breakpoints.match(MoveFacts(step(), {}))
     breakpoints.replace([first, Breakpoint.of({"kind": "state", "target": "Compress"})])
     assert [(one.target, breakpoints.count(one.id)) for one in breakpoints] == [("error", 1), ("Compress", 0)]
     with pytest.raises(ConfigError):

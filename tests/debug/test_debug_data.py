@@ -149,7 +149,7 @@ def test_every_row_of_the_table_is_taken_with_the_budgets_that_are_said() -> Non
             for one in found:
                 assert one.taken or one.opens is not None, one.row
                 if one.opens is not None:
-                    other = budgets.changed(one.opens.counters, one.opens.limits)
+                    other = budgets.with_values(one.opens.counters, one.opens.limits)
                     then = [it.row for it in choices(TURN, state, event, other) if it.taken]
                     assert then == [one.row]
 
@@ -201,9 +201,9 @@ def test_time_is_shared_out_among_those_who_were_waited_for(tmp_path: Path) -> N
         assert sum(one[number] for one in found["waits"]) == pytest.approx(found["sums"][kind], abs=1e-6)
     assert (found["positions"], len(found["masks"])) == (sorted(found["positions"]), 50)
     assert waits_of(debugger.record, 6)["people"] >= 0.09
-    spent = debugger.record.spent(debugger.record.count)
+    spent = debugger.record.cost_at(debugger.record.count)
     assert (spent.requests, spent.tokens) == (result.attempts, result.total_tokens)
-    assert debugger.record.spent(0).tokens == 0
+    assert debugger.record.cost_at(0).tokens == 0
 
 
 def test_what_the_last_state_asked_for_is_found_at_the_last_move(desk: Desk) -> None:
@@ -221,7 +221,7 @@ def test_forks_stand_below_their_turn_with_what_they_took(desk: Desk) -> None:
     fork = desk.workshop.fork(first.id, 2)
     give(fork, "continue")
     rows = [(one["id"], one["depth"], one["model"], one["tokens"]) for one in desk.workshop.tree()]
-    took = first.record.spent(first.record.count).tokens
+    took = first.record.cost_at(first.record.count).tokens
     assert rows[0] == (first.id, 0, "scripted:scripted", took)
     assert rows[1][:2] == (fork.id, 1)
 

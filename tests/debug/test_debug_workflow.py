@@ -151,7 +151,7 @@ def test_it_is_stepped_stopped_and_looked_at(desk: Desk) -> None:
     assert (facts["what"], facts["sky"], facts["limits"]) == ("a vase", "grey", {"tries": 2})
     assert facts["tries"] == 1
     assert "secret" not in facts
-    assert [one["field"] for one in debugger.record.changed(2)] == ["tries", "sky"]
+    assert [one["field"] for one in debugger.record.changes_at(2)] == ["tries", "sky"]
 
     assert debugger.cursor.back() == 1
     assert len(desk.post.asked) == 2, "looking back asks nothing"

@@ -84,7 +84,7 @@ async def attempted(
     store: Store, order: Order, rank: int | None, make: Callable[[], Any], link: TurnLink | None = None
 ) -> str:
     """An attempt at a turn by a worker with this store; how it ended."""
-    made = app_of(store, make).made
+    made = app_of(store, make).make
     return await run_turn(order, rank, link or TurnLink(), store, made, lambda agent: None)
 
 

@@ -190,12 +190,12 @@ async def test_a_leaving_worker_says_in_a_line_what_it_hands_over(
 
 def test_a_worker_whose_process_has_ended_is_reported_as_ended() -> None:
     pytest.importorskip("temporalio")
-    from fsm_agent.dispatch.temporal import worker_seen
+    from fsm_agent.dispatch.temporal import describe_worker
 
     here = socket.gethostname()
     ended = subprocess.Popen([sys.executable, "-c", ""])
     ended.wait()
-    assert worker_seen(f"{ended.pid}@{here}", 43.2) == f"{ended.pid}@{here} (has ended)"
-    assert worker_seen(f"{os.getpid()}@{here}", 43.2) == f"{os.getpid()}@{here} (asked 43 s ago)"
-    assert worker_seen(f"{ended.pid}@elsewhere", 3) == f"{ended.pid}@elsewhere (asked 3 s ago)"
-    assert worker_seen("a name of its own", 3) == "a name of its own (asked 3 s ago)"
+    assert describe_worker(f"{ended.pid}@{here}", 43.2) == f"{ended.pid}@{here} (has ended)"
+    assert describe_worker(f"{os.getpid()}@{here}", 43.2) == f"{os.getpid()}@{here} (asked 43 s ago)"
+    assert describe_worker(f"{ended.pid}@elsewhere", 3) == f"{ended.pid}@elsewhere (asked 3 s ago)"
+    assert describe_worker("a name of its own", 3) == "a name of its own (asked 3 s ago)"

@@ -21,7 +21,7 @@ from fsm_agent.dispatch.worker import SUSPENDED, WITHDRAWN, App
 from fsm_agent.errors import ConfigError, TurnSuspended
 from fsm_agent.sessions.store import Store
 from fsm_agent.sessions.store.journal.read import Turns
-from fsm_agent.sessions.store.queued import found, queue, to_be_run
+from fsm_agent.sessions.store.queued import find_queued, queue, to_be_run
 from fsm_agent.testing import ScriptedModel, call, repeat, text, tools
 from tests.dispatch.scene import Held, Told, agent_with, asks, attempted, says, served, told
 from tests.helpers.processes import ran
@@ -44,7 +44,7 @@ def test_a_turn_that_nobody_was_told_of_is_found_run_and_followed(tmp_path: Path
     assert [row["role"] for row in result.messages] == ["user", "assistant", "tool", "assistant"]
     assert told.moves[:3] == ["BuildMessages", "CallLLM", "ExecuteTools"]
     assert told.calls == [("put", "put x")]
-    row = found(store, order.turn)
+    row = find_queued(store, order.turn)
     assert row is None or row.request == {}, "the message is not kept twice"
 
 
@@ -129,7 +129,7 @@ def test_a_turn_that_waits_is_taken_back_and_one_that_runs_is_interrupted(tmp_pa
 
     runs, waits = asyncio.run(main())
     assert [one.id for one in Turns(store.database).recent()] == [runs.turn]
-    assert found(store, waits.turn) is not None
+    assert find_queued(store, waits.turn) is not None
 
 
 def test_people_reach_a_turn_on_a_worker_through_the_controls(tmp_path: Path) -> None:
@@ -204,7 +204,7 @@ async def test_a_turn_of_another_table_is_left_alone_and_that_is_said(tmp_path: 
         following.cancel()
     assert told.lines == ["queued; it waits for a worker with table 0123456789abcdef"]
     assert lines == [f"1 turn waits for a worker with table 0123456789abcdef; this one has {DIGEST}"]
-    assert found(store, "t-1") is not None
+    assert find_queued(store, "t-1") is not None
     assert not Turns(store.database).recent()
 
 
@@ -315,13 +315,13 @@ def test_the_agent_of_a_turn_is_the_one_that_the_factory_made(tmp_path: Path, su
 
     app = App.of(make, "tests:app", store, suspends=suspends)
     order = Order("s-1", "t-1", DIGEST)
-    agent, _ = app.made(order)
+    agent, _ = app.make(order)
     asks = agent.settings.approval
     assert agent is made[-1]
     assert (agent.store, agent.home, agent.session_id) == (store, tmp_path, "s-1")
     assert (agent.options["source"], asks.unanswered == "suspend", asks.timeout) == ("worker", suspends, 7.0)
     kept = says("x")()
-    adapted, _ = App.of(lambda: kept, "tests:app", store, suspends=suspends).made(order)
+    adapted, _ = App.of(lambda: kept, "tests:app", store, suspends=suspends).make(order)
     assert (adapted.store, adapted.options["source"]) == (store, "worker")
     assert (adapted.settings.approval.unanswered == "suspend") == suspends
 
@@ -343,11 +343,11 @@ async def test_an_attended_turn_that_never_began_is_forgotten_once_its_process_h
 ) -> None:
     assert ran("-c", QUEUES_AND_DIES, tmp_path).returncode == -9
     store = Store(tmp_path)
-    assert found(store, "t-1") is not None
+    assert find_queued(store, "t-1") is not None
     await submit(store, InProcess(), "go", "s-2", turn_id="t-2", attended=True)  # of a process that lives
     async with served(store, says("never")):
-        await until_so(lambda: found(store, "t-1") is None)
-    assert found(store, "t-2") is not None
+        await until_so(lambda: find_queued(store, "t-1") is None)
+    assert find_queued(store, "t-2") is not None
     assert Turns(store.database).recent() == []
 
 
@@ -370,7 +370,7 @@ def test_the_agent_of_an_order_is_built_once_and_others_keep_their_homes(
     store = Store(tmp_path / "served")
     app = App.of(factory, "factory", store, suspends=True)
     monkeypatch.setattr(Services, "__init__", counting)
-    agent, _ = app.made(Order("s-1", "s-1-1", DIGEST))
+    agent, _ = app.make(Order("s-1", "s-1-1", DIGEST))
     assert (agent.store, agent.session_id) == (store, "s-1")
     assert agent.settings.approval.unanswered == "suspend"
     homes = [tmp_path / "beside", *([tmp_path / "own"] if placed else []), tmp_path / "served"]

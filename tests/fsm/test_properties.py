@@ -246,7 +246,7 @@ def test_a_monitor_says_what_a_plain_reading_says(seed: int) -> None:
         ended = move.row.exit is not None
         broken = [claimed for claimed in claims if not holds_of(claimed, run, turn.limits, ended)]
         assert sorted(one.says for one in watching.broken) == [one.says for one in broken]
-        assert watching.broken == Monitor(table, turn).replayed(steps)
+        assert watching.broken == Monitor(table, turn).replay(steps)
 
 
 # The language

@@ -90,7 +90,7 @@ def test_sums_that_occur_again_have_names_and_the_value_stays() -> None:
     table = nested(12)
     proof = examine(table)
     bound = bounds(proof.without_caps, proof.with_caps)[-1]
-    text, legend = bound.written()
+    text, legend = bound.write()
     assert len(text) + sum(map(len, legend)) < 2_000 < len(bound.printer.text(bound.formulas[0]))
     limits = {f"c{number}": number % 3 + 1 for number in range(12)}
     values: dict[str, int] = dict(limits)

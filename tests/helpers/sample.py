@@ -57,6 +57,12 @@ def sampled_seeds(seeds: range, name: str) -> range:
     return seeds if everything() else seeds[seed(name) % PART :: PART]
 
 
+def one_of(cases: Iterable[Case], name: str) -> list[Case]:
+    """The one of some cases alike that the commit chooses: all of them with ``SAMPLE=all``."""
+    listed = list(cases)
+    return listed if everything() else [listed[seed(name) % len(listed)]]
+
+
 def sampled(cases: Iterable[Case], name: str, *, always: Collection[Case] = ()) -> list[Case]:
     """One in ``PART`` of the cases, from a first one that the commit chooses, and those that found a bug
     before: all of them with ``SAMPLE=all``."""

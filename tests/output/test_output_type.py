@@ -75,7 +75,7 @@ async def perform(tool: Any, arguments: Any) -> Any:
 
 def value_of(kind: Any, text: str) -> Any:
     wanted = OutputType[Any](kind)
-    return asyncio.run(wanted.finished(wanted.read(text), perform)).value
+    return asyncio.run(wanted.finish(wanted.read(text), perform)).value
 
 
 FITTING = (
@@ -427,7 +427,8 @@ def test_checkers_know_what_an_answer_is(checker: object, tmp_path: Path) -> Non
 def test_type_checkers_see_the_real_arguments() -> None:
     import inspect
 
-    from fsm_agent import Agent
+    from fsm_agent.composition.turns import AgentTurns
 
-    started = set(inspect.signature(Agent.start).parameters) - {"self", "user_message", "output_type"}
-    assert set(TurnArguments.__annotations__) == started
+    of_the_engine = {"turn_id", "handoffs", "begins", "trace"}
+    started = set(inspect.signature(AgentTurns.start).parameters) - of_the_engine
+    assert {"self", "user_message", "output_type", *TurnArguments.__annotations__} == started

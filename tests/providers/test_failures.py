@@ -12,9 +12,9 @@ import pytest
 from fsm_agent.providers.failures import (
     body_failure,
     codes,
+    describe_low_limits,
     failure_from,
     http_failure,
-    little_left,
     one_line,
     retry_after,
     sentence,
@@ -249,4 +249,4 @@ def test_hostile_bodies_end() -> None:
     ],
 )
 def test_what_little_is_left_of_a_limit_is_said(headers: dict[str, str], said: str) -> None:
-    assert little_left(headers, 1_000_000_000.0) == said
+    assert describe_low_limits(headers, 1_000_000_000.0) == said

@@ -220,9 +220,9 @@ def test_a_fact_only_makes_requests_smaller_and_plainer(tmp_path: Path) -> None:
     learned, everything = facts(tmp_path), (*BOUNDS, *SWITCHES)
     learned.keep([Lesson("local", "m", URL, name, 9_000 if name in BOUNDS else 1) for name in everything])
     learned.refresh()
-    small = learned.applied(runtime(window=4_096, most_output=1_000))
+    small = learned.apply(runtime(window=4_096, most_output=1_000))
     assert (small.window, small.most_output) == (4_096, 1_000)
-    large = learned.applied(runtime(window=128_000))
+    large = learned.apply(runtime(window=128_000))
     assert (large.window, large.most_output, large.vision, large.streaming) == (9_000, 9_000, False, False)
     assert large.repairs == frozenset(SWITCHES)
 

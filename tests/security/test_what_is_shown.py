@@ -49,7 +49,7 @@ def asked(name: str, arguments: dict[str, Any]) -> AskApproval:
 def held(request: AskApproval | RunTool) -> dict[str, Any]:
     async def made() -> dict[str, Any]:
         kind = "approval" if isinstance(request, AskApproval) else "tool"
-        return PendingRequest(7, kind, request, asyncio.get_running_loop().create_future()).shown()
+        return PendingRequest(7, kind, request, asyncio.get_running_loop().create_future()).describe()
 
     return asyncio.run(made())
 

@@ -271,14 +271,14 @@ async def test_an_owner_that_lost_its_turn_writes_nothing_and_runs_nothing(
     turn = process(home, repeat(by_what_was_said), store=store, tools=[put]).start("go")
     for _ in range(stands):
         await turn.step_into()
-    await store.written(lambda c: None)
+    await store.write(lambda c: None)
     declared_dead(store)
     result = await process(home, repeat(by_what_was_said), tools=[put]).resume(turn.id).arun()
     assert result.final_response == "done"
     before, ran = dumped(home), list(keys)
     with pytest.raises(OwnershipLost, match="was taken over by another process"):
         await turn.arun()
-    await store.written(lambda c: None)
+    await store.write(lambda c: None)
     assert dumped(home) == before
     assert keys == ran
     assert len(ran) <= 1
@@ -300,7 +300,7 @@ async def test_who_lets_go_frees_only_what_it_holds(home: Path, store: Store) ->
     new = process(home, text("two")).resume(turn.id)
     await moves(new, 1)
     store.let_go(turn.id, 1)
-    await store.written(lambda c: None)
+    await store.write(lambda c: None)
     with pytest.raises(SessionBusy):
         await process(home, text("x")).arun("third")
     await new.arun()
@@ -318,7 +318,7 @@ async def test_a_turn_is_claimed_before_it_is_read(home: Path) -> None:
     resumed = process(home, text("done"), tools=[put]).resume(turn.id)
     while not keys:
         await turn.step_into()
-    await store.written(lambda c: None)
+    await store.write(lambda c: None)
     result = await resumed.arun()
     assert keys == ["a"]
     assert result.final_response == "done"

@@ -87,7 +87,7 @@ async def test_a_turn_that_was_stopped_behind_its_compaction_goes_on_in_one_line
         await turn.arun()
     assert stops
     if resumes == "another one":
-        await store.written(lambda c: None)
+        await store.write(lambda c: None)
         locks_removed(home)
         one = process(home, compacts(), **rotating)
     result = await one.resume(turn.id).arun()
@@ -198,7 +198,7 @@ async def test_who_lost_a_turn_is_not_heard_and_suspends_nothing(home: Path) -> 
     assert claim is not None
     said = (turn.id, "pause", "{}", 0.0)
     insert = "INSERT INTO controls (turn, command, body, at) VALUES (?, ?, ?, ?)"
-    await other.written(lambda c: c.execute(insert, said) and None)
+    await other.write(lambda c: c.execute(insert, said) and None)
     store.pause_points._look()
     assert other.database.select("SELECT taken FROM controls") == [(None,)]
     with pytest.raises(OwnershipLost):

@@ -107,10 +107,10 @@ async def test_a_new_message_gives_up_what_a_dead_process_left_and_keeps_the_tra
     turn = process(home, tools(call("put", {"key": "a"}, "c1")), store=store, tools=[put]).start("first")
     await moves(turn, 3)  # up to ExecuteTools
     await turn.step_into()  # the row with the call is written …
-    await store.written(lambda c: None)
+    await store.write(lambda c: None)
     journal: Any = turn._runner.journal
     journal._hand_over()  # … and handed over, as it is before a tool starts
-    await store.written(lambda c: None)
+    await store.write(lambda c: None)
     declared_dead(store)
     model = ScriptedModel([text("done")])
     await process(home, model=model, tools=[put], callbacks={"status": heard.append}).arun("second")

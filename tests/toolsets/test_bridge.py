@@ -10,7 +10,7 @@ import pytest
 from fsm_agent import Agent, tool
 from fsm_agent.conversation.effects import ToolSpec
 from fsm_agent.testing import ScriptedModel, call, text, tools
-from fsm_agent.toolsets.tool_context import bridged
+from fsm_agent.toolsets.tool_context import apply_bridge
 from tests.helpers.families import offered, told
 from tests.helpers.mcp_bench import program
 
@@ -98,7 +98,7 @@ def test_calls_that_do_not_fit(tmp_path: Path) -> None:
 
 def test_a_tool_that_is_there_needs_no_bridge() -> None:
     specs = [ToolSpec(name, "", {}) for name in ("a", "b", "c", "tool_search", "tool_call")]
-    assert bridged(specs, {"c"}, None) == tuple(specs)
-    assert [one.name for one in bridged(specs, {"c"}, 3)] == ["a", "b", "c"]
-    assert [one.name for one in bridged(specs, {"c"}, 2) if one.deferred] == ["c"]
-    assert bridged(specs[:3], {"c"}, 3) == tuple(specs[:3])
+    assert apply_bridge(specs, {"c"}, None) == tuple(specs)
+    assert [one.name for one in apply_bridge(specs, {"c"}, 3)] == ["a", "b", "c"]
+    assert [one.name for one in apply_bridge(specs, {"c"}, 2) if one.deferred] == ["c"]
+    assert apply_bridge(specs[:3], {"c"}, 3) == tuple(specs[:3])

@@ -42,9 +42,9 @@ from fsm_agent.toolsets.mcp.process import (
     MAX_FILE,
     MOST_NOISE,
     STEADY,
-    Flood,
+    FloodGuard,
     LineReader,
-    Misbehaved,
+    ProtocolViolation,
     ServerLog,
     Unset,
     endpoint_of,
@@ -322,28 +322,28 @@ def test_lines_come_whole_whatever_the_pieces() -> None:
     lines = LineReader(1_000)
     for _ in range(10):
         assert not list(lines.feed(b"x" * 100))
-    with pytest.raises(Misbehaved, match="more than 1,000 bytes"):
+    with pytest.raises(ProtocolViolation, match="more than 1,000 bytes"):
         list(lines.feed(b"x"))
 
 
 def test_a_flood_is_noticed_and_a_steady_stream_is_not() -> None:
     now = [0.0]
-    flood = Flood(lambda: now[0])
+    flood = FloodGuard(lambda: now[0])
     for _ in range(20 * STEADY):
         now[0] += 1.01 / STEADY
         flood.message()
     for _ in range(BURST - 1):
         flood.message()
-    with pytest.raises(Misbehaved, match="at once"):
+    with pytest.raises(ProtocolViolation, match="at once"):
         flood.message()
     # noise between messages is borne up to a point
-    flood = Flood()
+    flood = FloodGuard()
     for _ in range(3):
         for _ in range(MOST_NOISE // 1_000 - 1):
             flood.noise(999)
         flood.message()
     flood.noise(MOST_NOISE - 1)
-    with pytest.raises(Misbehaved, match="not messages"):
+    with pytest.raises(ProtocolViolation, match="not messages"):
         flood.noise(1)
 
 

@@ -22,8 +22,8 @@ from fsm_agent.toolsets.web import (
     PAGE,
     Fetched,
     Fetcher,
+    is_named,
     is_public,
-    named,
     reachable,
     text_of_page,
     web_tools,
@@ -79,9 +79,9 @@ def test_which_addresses_are_public() -> None:
 def test_hosts_by_name() -> None:
     names = ("Wiki.Example.org", "*.intranet", "::1", "10.0.0.1")
     for host in ("wiki.example.org", "wiki.example.org.", "a.intranet", "a.b.INTRANET", "[::1]", "10.0.0.1"):
-        assert named(host, names), host
+        assert is_named(host, names), host
     for host in ("example.org", "xwiki.example.org", "intranet", "aintranet", "10.0.0.10", ""):
-        assert not named(host, names), host
+        assert not is_named(host, names), host
 
 
 @pytest.mark.parametrize("url", ADDRESSES["the own network, however it is written"])

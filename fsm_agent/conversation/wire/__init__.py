@@ -95,22 +95,22 @@ def outdates(history: Sequence[Message], start: int) -> bool:
     return any(map(_images, new)) and sum(map(_images, history)) > KEPT_IMAGES
 
 
-def aged(history: Sequence[Message], start: int) -> Sequence[Message]:
+def drop_aged(history: Sequence[Message], start: int) -> Sequence[Message]:
     """Keep thoughts only after the user's last message, and only the newest images of tools."""
     rows = list(history[start:])
-    spoken, left = False, KEPT_IMAGES
+    replied, left = False, KEPT_IMAGES
     for index in range(len(rows) - 1, -1, -1):
         message = rows[index]
-        if spoken and message.blocks:
+        if replied and message.blocks:
             message = replace(message, blocks=without_thoughts(message.blocks))
         if (count := _images(message)) > left:
             message = _without_images(message, count - left)
         left = max(0, left - count)
-        rows[index], spoken = message, spoken or _speaks(message)
+        rows[index], replied = message, replied or _speaks(message)
     return rows
 
 
-CURRENT_LOOP = Aging(outdates, aged)
+CURRENT_LOOP = Aging(outdates, drop_aged)
 """Signed thoughts belong to the tool loop in which they were thought, and old screenshots are useless."""
 
 
@@ -248,7 +248,7 @@ class WireCopy:
             self._prompt = (system, ephemeral, b"" if row is None else dump(row))
         return self._prompt[2]
 
-    def replaced(self, history: Sequence[Message]) -> None:
+    def replace(self, history: Sequence[Message]) -> None:
         """Switch to another history. The bytes are kept if it begins with the very same rows."""
         if self._read != list(history[: len(self._read)]):  # messages compare by identity
             self._reset(self._view, self._prefill)
@@ -329,7 +329,7 @@ class WireCopy:
         behind = [*(row for _, row in self._recent), *tail]
         left = MARKS
         for index in range(len(behind) - 1 - unmarked, -1, -1):
-            if left and (marked := self._format.marked(behind[index], self._view.ttl)) is not None:
+            if left and (marked := self._format.mark(behind[index], self._view.ttl)) is not None:
                 behind[index], left = marked, left - 1
         offset = self._recent[0][0] if self._recent else len(self._closed)
         return self._closed[:offset], behind

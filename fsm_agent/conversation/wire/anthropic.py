@@ -63,10 +63,10 @@ class AnthropicFormat:
 
     def rows(self, run: Sequence[Message], seen_ids: set[str], view: View) -> list[WireRow]:
         run = [_with_plain_ids(message) for message in run]
-        spoken = [message for message in run if message.role != "user"]
-        rows = _exchange(spoken, seen_ids, view) if spoken else []
+        replies = [message for message in run if message.role != "user"]
+        rows = _exchange(replies, seen_ids, view) if replies else []
         words = [block for message in run if message.role == "user" for block in _blocks(message, view)]
-        if len(spoken) < len(run) and not words and len(rows) != 2:
+        if len(replies) < len(run) and not words and len(rows) != 2:
             words = [_text(NO_TEXT)]
         if words and len(rows) == 2:
             rows[1] = _row("user", [*rows[1]["content"], *words])
@@ -80,7 +80,7 @@ class AnthropicFormat:
     def system_row(self, prompt: str, ephemeral: str, view: View) -> WireRow | None:
         return None
 
-    def marked(self, row: WireRow, ttl: CacheTtl) -> WireRow | None:
+    def mark(self, row: WireRow, ttl: CacheTtl) -> WireRow | None:
         """Mark the last block, which is never a thought (CACHE-07)."""
         *before, last = row["content"]
         return {**row, "content": [*before, {**last, "cache_control": cache_mark(ttl)}]}
@@ -114,13 +114,13 @@ def _text(text: str) -> Block:
     return {"type": "text", "text": text}
 
 
-def _exchange(spoken: list[Message], seen_ids: set[str], view: View) -> list[WireRow]:
+def _exchange(replies: list[Message], seen_ids: set[str], view: View) -> list[WireRow]:
     """Return the assistant's row, and a second row with the results if calls were answered."""
-    said, *results = valid_rows(spoken, seen_ids, lambda message: _shape(message, view))
-    calls = said.get("tool_calls", [])
-    content = said["content"]
+    reply, *results = valid_rows(replies, seen_ids, lambda message: _shape(message, view))
+    calls = reply.get("tool_calls", [])
+    content = reply["content"]
     blocks = [_text(content)] if isinstance(content, str) else list(content or ())
-    led = _inner_thoughts(spoken, calls, view)
+    led = _inner_thoughts(replies, calls, view)
     for call in calls:
         function = call["function"]
         blocks += led.get(call["id"], [])
@@ -190,20 +190,20 @@ def _replayable_thoughts(message: Message, view: View) -> Iterator[Mapping[str, 
 def _thinking_block(kept: Mapping[str, Any]) -> Block | None:
     match kept.get("type"):
         case "thinking" | "redacted_thinking":
-            ours = ("type", "before") if kept.get("signature") else ("type", "before", "signature")
-            return {"type": kept["type"], **{key: one for key, one in kept.items() if key not in ours}}
+            private = ("type", "before") if kept.get("signature") else ("type", "before", "signature")
+            return {"type": kept["type"], **{key: one for key, one in kept.items() if key not in private}}
         case "unsigned" if text := clean(str(kept.get("thinking", ""))).strip():
             return _text(text)
     return None
 
 
-def _inner_thoughts(spoken: list[Message], calls: list[dict[str, Any]], view: View) -> dict[str, list[Block]]:
+def _inner_thoughts(rows: list[Message], calls: list[dict[str, Any]], view: View) -> dict[str, list[Block]]:
     """Return the thoughts between calls, by the wire id of the call after them."""
-    awaited = {message.tool_call_id for message in spoken if message.role == "tool"}
-    made = [call.id for message in spoken for call in message.tool_calls if call.id in awaited]
-    wire_ids = dict(zip(dict.fromkeys(made), (call["id"] for call in calls), strict=True))
+    awaited = {message.tool_call_id for message in rows if message.role == "tool"}
+    ids = [call.id for message in rows for call in message.tool_calls if call.id in awaited]
+    wire_ids = dict(zip(dict.fromkeys(ids), (call["id"] for call in calls), strict=True))
     led: dict[str, list[Block]] = {}
-    for message in spoken:
+    for message in rows:
         for kept in _replayable_thoughts(message, view):
             wire_id = wire_ids.get(_plain_id(str(kept.get("before", ""))))
             if wire_id is not None and (block := _thinking_block(kept)) is not None:

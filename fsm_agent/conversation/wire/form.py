@@ -77,14 +77,14 @@ class View:
             ttl=ttl,
         )
 
-    def made(self, by: str | None) -> bool:
+    def accepts(self, by: str | None) -> bool:
         """Return whether reasoning made by ``by`` is accepted back. Reasoning of unknown origin never is."""
         return bool(by) and by == self.issuer
 
     def own_blocks(self, message: Message) -> Iterator[Mapping[str, Any]]:
         """Yield the blocks of a message that this issuer made. Older stores name the issuer in each block."""
         for block in message.blocks:
-            if self.made(block.get("issuer", message.issuer)):
+            if self.accepts(block.get("issuer", message.issuer)):
                 yield {key: value for key, value in block.items() if key != "issuer"}
 
 
@@ -129,7 +129,7 @@ class Format(Protocol):
     def system_row(self, prompt: str, ephemeral: str, view: View) -> WireRow | None:
         """Return the prompt and the text after it as a row, or ``None`` if the wire has no such row."""
 
-    def marked(self, row: WireRow, ttl: CacheTtl) -> WireRow | None:
+    def mark(self, row: WireRow, ttl: CacheTtl) -> WireRow | None:
         """Return the row with a cache mark, its text unchanged; ``None`` if it cannot carry one."""
 
     def tools(self, tools: Sequence[ToolSpec], repairs: frozenset[str]) -> bytes: ...
@@ -348,23 +348,23 @@ def _smaller(part: Part) -> Part:
         return part
     try:
         raw = base64.b64decode(data)
-        made, found = fit_image(raw, media_type, REPAIRED)
+        image, found = fit_image(raw, media_type, REPAIRED)
     except (binascii.Error, ValueError):
         return part
     except UnusableMedia as error:
         return _text(line(part, f"not sent, it is too large for this model and {error}"))
-    return part if made is raw else image_of(part, found, made)
+    return part if image is raw else image_of(part, found, image)
 
 
 def reduced_parts(rows: Sequence[Message], view: View) -> tuple[list[str], list[str]]:
     """Return the names of the parts in these rows of which a model with this view gets only the name, and of
     the files of which it gets only the text."""
-    told: list[str] = []
+    named: list[str] = []
     read: list[str] = []
     for row in rows:
         if isinstance(row.content, str | None) or not row.wire:
             continue
         for part in row.content:
             if carrier_of(part) is not None and kind_of(part) and obstacle(part, view):
-                (read if text_of_file(part) else told).append(name_part(part))
-    return told, read
+                (read if text_of_file(part) else named).append(name_part(part))
+    return named, read

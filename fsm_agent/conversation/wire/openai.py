@@ -48,17 +48,17 @@ class ChatFormat:
 
     def rows(self, run: Sequence[Message], seen_ids: set[str], view: View) -> list[WireRow]:
         def extra(message: Message, call: ToolCall) -> dict[str, Any]:
-            own = call.extra and "extras" in _issued_id(view) and view.made(message.issuer)
+            own = call.extra and "extras" in _issued_id(view) and view.accepts(message.issuer)
             return {"extra_content": call.extra} if own else {}
 
         if view.family.id_length:
             run = [_with_ids(message, view.family.id_length) for message in run]
-        made = valid_rows(run, seen_ids, lambda message: _chat_row(message, view), extra)
-        if made and made[0]["role"] == "assistant":
-            made[0] |= _reasoning_fields(
-                [message for message in run if message.role == "assistant"], made[0], view
+        wire_rows = valid_rows(run, seen_ids, lambda message: _chat_row(message, view), extra)
+        if wire_rows and wire_rows[0]["role"] == "assistant":
+            wire_rows[0] |= _reasoning_fields(
+                [message for message in run if message.role == "assistant"], wire_rows[0], view
             )
-        return made
+        return wire_rows
 
     def ids(self, rows: Sequence[WireRow]) -> set[str]:
         return call_ids(rows)
@@ -68,7 +68,7 @@ class ChatFormat:
         content = system_blocks(prompt, ephemeral, view.ttl) if marked else system_text(prompt, ephemeral)
         return {"role": view.prompt_role, "content": content}
 
-    def marked(self, row: WireRow, ttl: CacheTtl) -> WireRow | None:
+    def mark(self, row: WireRow, ttl: CacheTtl) -> WireRow | None:
         """Mark the last part of a list, or convert a string to one marked text part."""
         content = row.get("content")
         if not content or row["role"] == "tool":
@@ -150,10 +150,10 @@ def _issued_id(view: View) -> str:
     return "" if "thinking_signature" in view.repairs else view.family.replay
 
 
-def _reasoning_fields(said: Sequence[Message], row: WireRow, view: View) -> dict[str, Any]:
+def _reasoning_fields(messages: Sequence[Message], row: WireRow, view: View) -> dict[str, Any]:
     """Return the reasoning fields that are sent back to their issuer with the row of these messages."""
-    own = [block for message in said for block in view.own_blocks(message)]
-    thoughts = [clean(m.reasoning) for m in said if m.reasoning and view.made(m.issuer)]
+    own = [block for message in messages for block in view.own_blocks(message)]
+    thoughts = [clean(m.reasoning) for m in messages if m.reasoning and view.accepts(m.issuer)]
     match _issued_id(view):
         case "text" if thoughts or view.family.required:
             return {view.family.field: "\n\n".join(thoughts) or " "}
@@ -201,11 +201,11 @@ class ResponsesFormat:
 
     def rows(self, run: Sequence[Message], seen_ids: set[str], view: View) -> list[WireRow]:
         run = [_with_short_ids(message) for message in run]
-        made = valid_rows(run, seen_ids, lambda message: _response_row(message, view))
+        wire_rows = valid_rows(run, seen_ids, lambda message: _response_row(message, view))
         thoughts = [
             dict(item) for message in run if message.role == "assistant" for item in _thoughts(message, view)
         ]
-        return [*thoughts, *(item for row in made for item in _items(row))]
+        return [*thoughts, *(item for row in wire_rows for item in _items(row))]
 
     def ids(self, rows: Sequence[WireRow]) -> set[str]:
         return {row["call_id"] for row in rows if row["type"] == "function_call"}
@@ -213,7 +213,7 @@ class ResponsesFormat:
     def system_row(self, prompt: str, ephemeral: str, view: View) -> WireRow | None:
         return None
 
-    def marked(self, row: WireRow, ttl: CacheTtl) -> WireRow | None:
+    def mark(self, row: WireRow, ttl: CacheTtl) -> WireRow | None:
         return None
 
     def tools(self, tools: Sequence[ToolSpec], repairs: frozenset[str]) -> bytes:
@@ -237,8 +237,8 @@ class ResponsesFormat:
         runtime = ask.runtime
         head: dict[str, Any] = {"model": runtime.model, "stream": runtime.streaming, "store": False}
         levels = levels_of(runtime.model)
-        told = [name for tool, _ in hosted_tools_of(ask) for name in tool.include]
-        if include := [*(["reasoning.encrypted_content"] if levels else ()), *told]:
+        included = [name for tool, _ in hosted_tools_of(ask) for name in tool.include]
+        if include := [*(["reasoning.encrypted_content"] if levels else ()), *included]:
             head["include"] = include
         if levels and ask.effort is not None:
             head["reasoning"] = {"effort": nearest(ask.effort, levels), "summary": "auto"}

@@ -161,19 +161,19 @@ _FORCED: Mapping[str, dict[str, str]] = {
 }
 
 
-def had_by(runtime: Runtime) -> tuple[str, ...]:
+def options_of(runtime: Runtime) -> tuple[str, ...]:
     """Return the options that this model's wire supports."""
-    had, sampled = HAD[runtime.api_mode], runtime.api_mode != "anthropic_messages"
+    options, sampled = HAD[runtime.api_mode], runtime.api_mode != "anthropic_messages"
     if not sampled and not family_of(runtime.model).temperature:
-        return tuple(name for name in had if name != "top_p")
-    return had
+        return tuple(name for name in options if name != "top_p")
+    return options
 
 
 def lacking(runtime: Runtime, wanted: RequestSettings) -> tuple[str, ...]:
     """Return the requested options that this model's wire does not support."""
-    had, hosted = had_by(runtime), hosted_tools(runtime)
+    known, hosted = options_of(runtime), hosted_tools(runtime)
     return (
-        *(name for name in wanted.asked if name not in had),
+        *(name for name in wanted.asked if name not in known),
         *(f"hosted_tools.{name}" for name in wanted.hosted_tools if name not in hosted),
     )
 
@@ -184,13 +184,13 @@ def check_options(chain: Collection[Runtime], wanted: RequestSettings, tools: Co
     among ``tools``."""
     primary, *others = chain
     for name in lacking(primary, wanted):
-        what = f"request.{name} cannot be asked of {primary.provider}:{primary.model} ({primary.api_mode})"
+        problem = f"request.{name} cannot be asked of {primary.provider}:{primary.model} ({primary.api_mode})"
         hosted = name.startswith("hosted_tools")
-        had = ", ".join(hosted_tools(primary)) or "none there" if hosted else ", ".join(had_by(primary))
-        raise ConfigError(what, None if hosted else getattr(wanted, name), had)
+        known = ", ".join(hosted_tools(primary)) or "none there" if hosted else ", ".join(options_of(primary))
+        raise ConfigError(problem, None if hosted else getattr(wanted, name), known)
     if both := [name for name in wanted.hosted_tools if name in tools]:
-        what = "a tool of the agent has the name of a hosted tool"
-        raise ConfigError(what, both[0], "another name, or a toolset without it")
+        problem = "a tool of the agent has the name of a hosted tool"
+        raise ConfigError(problem, both[0], "another name, or a toolset without it")
     choice = wanted.tool_choice
     if choice is not None and choice not in WORDS and choice not in tools:
         raise ConfigError("request.tool_choice names no tool", choice, ", ".join((*WORDS, *tools)))
@@ -208,8 +208,8 @@ def change_body(body: bytes, options: Mapping[str, Any], rows: Collection[Mappin
         return body
     fields = json.loads(body)
     fields.update(options)
-    said = "input" if "input" in fields else "messages"
-    fields[said] = [*fields[said], *rows]
+    place = "input" if "input" in fields else "messages"
+    fields[place] = [*fields[place], *rows]
     kept = {name: value for name, value in fields.items() if value is not None}
     return json.dumps(kept, ensure_ascii=False, separators=(",", ":")).encode()
 
@@ -222,12 +222,12 @@ def forces(ask: Ask) -> bool:
 
 def option_fields(ask: Ask) -> dict[str, Any]:
     """Return the options as fields of a request's body."""
-    wanted, mode, had = ask.options, ask.runtime.api_mode, had_by(ask.runtime)
+    wanted, mode, known = ask.options, ask.runtime.api_mode, options_of(ask.runtime)
     fields: dict[str, Any] = dict(wanted.extra_body) if ask.runtime.primary else {}
     for tool, given in hosted_tools_of(ask):
         fields |= {**tool.form, **given} if tool.place == "body" else {}
     for name in wanted.asked:
-        if name in ("top_p", "seed", "stop") and name in had:
+        if name in ("top_p", "seed", "stop") and name in known:
             value = getattr(wanted, name)
             key = "stop_sequences" if (name, mode) == ("stop", "anthropic_messages") else name
             fields[key] = list(value) if name == "stop" else value
@@ -248,8 +248,8 @@ def option_fields(ask: Ask) -> dict[str, Any]:
 
 def hosted_tools_of(ask: Ask) -> list[tuple[HostedTool, Mapping[str, Any]]]:
     """Return the requested hosted tools that the provider has, each with the user's options."""
-    had = hosted_tools(ask.runtime)
-    return [(had[name], given) for name, given in ask.options.hosted_tools.items() if name in had]
+    tools = hosted_tools(ask.runtime)
+    return [(tools[name], given) for name, given in ask.options.hosted_tools.items() if name in tools]
 
 
 def all_tools(ask: Ask) -> bytes | None:
@@ -257,8 +257,8 @@ def all_tools(ask: Ask) -> bytes | None:
     hosted = [{**tool.form, **given} for tool, given in hosted_tools_of(ask) if tool.place == "tools"]
     if not hosted:
         return ask.tools
-    ours, theirs = (ask.tools or b"[]")[:-1], dump(hosted)[1:]
-    return ours + (b"," if len(ours) > 1 else b"") + theirs
+    head, tail = (ask.tools or b"[]")[:-1], dump(hosted)[1:]
+    return head + (b"," if len(head) > 1 else b"") + tail
 
 
 def _claude_choice(choice: str | None, parallel: bool | None) -> dict[str, Any]:
@@ -362,10 +362,10 @@ def strict(schema: Mapping[str, Any], taken: frozenset[str]) -> dict[str, Any]:
     defs = {name: _strict(one, taken) for name, one in schema.get("$defs", {}).items()}
     root = {key: value for key, value in schema.items() if key != "$defs"}
     own = defs.get(str(root.get("$ref", "")).removeprefix("#/$defs/"))  # the root must itself be an object
-    made = _strict(root, taken) if own is None else own
-    if made.get("type") != "object":
+    result = _strict(root, taken) if own is None else own
+    if result.get("type") != "object":
         raise NotStrictError("the root is not an object")
-    return {**made, "$defs": defs} if defs else made
+    return {**result, "$defs": defs} if defs else result
 
 
 def _strict(schema: Any, taken: frozenset[str]) -> dict[str, Any]:
@@ -375,22 +375,22 @@ def _strict(schema: Any, taken: frozenset[str]) -> dict[str, Any]:
         if not str(schema["$ref"]).startswith("#/$defs/"):
             raise NotStrictError("it refers to elsewhere")
         return {"$ref": schema["$ref"]}
-    made: dict[str, Any] = {key: schema[key] for key in ("type", "enum", "const") if key in schema}
+    result: dict[str, Any] = {key: schema[key] for key in ("type", "enum", "const") if key in schema}
     if (variants := schema.get("anyOf", schema.get("oneOf"))) is not None:
-        made["anyOf"] = [_strict(one, taken) for one in variants]
-    if not made or (isinstance(made.get("type"), list) and {"object", "array"} & set(made["type"])):
+        result["anyOf"] = [_strict(one, taken) for one in variants]
+    if not result or (isinstance(result.get("type"), list) and {"object", "array"} & set(result["type"])):
         raise NotStrictError("it takes values of many kinds")
     if schema.get("type") == "object":
-        made |= _close_schema(schema, taken)
+        result |= _close_schema(schema, taken)
     elif schema.get("type") == "array":
-        made["items"] = _strict(schema.get("items"), taken)
+        result["items"] = _strict(schema.get("items"), taken)
     bounds = {key: schema[key] for key in (*_BOUNDS, *_OTHER_BOUNDS, "format") if key in schema}
     kept = {key: bounds.pop(key) for key in sorted(bounds.keys() & taken)}
     if bounds.get("format") in FORMATS:
         kept["format"] = bounds.pop("format")
     words = [str(schema["description"])] if schema.get("description") else []
     words += [", ".join(f"{key}: {bounds[key]}" for key in sorted(bounds))] if bounds else []
-    return made | kept | ({"description": "\n".join(words)} if words else {})
+    return result | kept | ({"description": "\n".join(words)} if words else {})
 
 
 def _close_schema(schema: Mapping[str, Any], taken: frozenset[str]) -> dict[str, Any]:

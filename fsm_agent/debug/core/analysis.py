@@ -170,7 +170,7 @@ class Budgets:
         """Return the value of a limit, 0 if it is unknown."""
         return self.limits.get(name, 0)
 
-    def changed(self, counters: Mapping[str, int], limits: Mapping[str, int]) -> Budgets:
+    def with_values(self, counters: Mapping[str, int], limits: Mapping[str, int]) -> Budgets:
         """Return a copy with these values replaced."""
         return Budgets({**self.counters, **counters}, {**self.limits, **limits})
 
@@ -218,7 +218,7 @@ def choices(table: Table, state: str, event: str, budgets: Budgets) -> list[RowC
     if rows is None:
         raise ConfigError(f"{state} has no line for such an event", event, ", ".join(table.events(state)))
     flags = frozenset(counter.name for counter in table.counters if counter.flag)
-    known = budgets.changed({}, {flag: budgets.limits.get(flag, 1) for flag in flags})
+    known = budgets.with_values({}, {flag: budgets.limits.get(flag, 1) for flag in flags})
     return [_choice(row, known, flags) for row in rows]
 
 
@@ -238,7 +238,7 @@ def _smallest_change(guard: Guard, budgets: Budgets, flags: frozenset[str]) -> C
         change
         for _, atoms in zip(range(MOST), _ways(guard), strict=False)
         if (change := _change(atoms, budgets, flags)) is not None
-        and guard.holds(budgets.changed(change.counters, change.limits))
+        and guard.holds(budgets.with_values(change.counters, change.limits))
     ]
     return min(found, key=lambda one: len(one.limits) + len(one.counters), default=None)
 
@@ -426,7 +426,7 @@ def noted_moves(record: Record, first: int, last: int) -> list[dict[str, Any]]:
     return [move | note_of(visits.get(move["seq"], ()), cost) for move in record.moves(first, last)]
 
 
-def tools_called(record: Record) -> list[tuple[str, int]]:
+def count_tools(record: Record) -> list[tuple[str, int]]:
     """Return the tools that a turn called, with the number of calls by name."""
     found: dict[str, int] = {}
     with record.reading() as c:

@@ -112,9 +112,9 @@ def _occasions(visit: Entries) -> Iterator[dict[str, str]]:
 
 
 def _reply_calls(reply: Mapping[str, Any]) -> Iterable[dict[str, str]]:
-    said = {"text": str(reply.get("text", "")), "error": str(reply.get("message", ""))}
+    values = {"text": str(reply.get("text", "")), "error": str(reply.get("message", ""))}
     calls = reply.get("tool_calls") or ()
-    return [said | {"tool": one["name"], "arguments": one["arguments"]} for one in calls] or [said]
+    return [values | {"tool": one["name"], "arguments": one["arguments"]} for one in calls] or [values]
 
 
 # ----------------------------------------------------------------------------------------------------
@@ -214,10 +214,10 @@ class Breakpoint:
 
     def __str__(self) -> str:
         """Describe where it stops: the target, the condition, and the hits."""
-        said = f"{self.kind} {self.target}"
+        text = f"{self.kind} {self.target}"
         if self.condition:
-            said = f"{self.condition} at {said}"
-        return f"{said}, at hit {self.hits}" if self.hits else said
+            text = f"{self.condition} at {text}"
+        return f"{text}, at hit {self.hits}" if self.hits else text
 
     def to_dict(self) -> dict[str, Any]:
         """Return it as JSON values."""
@@ -281,13 +281,13 @@ class Breakpoints:
         number = wanted.id or same or max(self._all, default=0) + 1
         if same and same != number:
             self.drop(same)
-        made = Breakpoint(
+        point = Breakpoint(
             wanted.kind, wanted.target, wanted.condition, wanted.hits, wanted.log, wanted.enabled, number
         )
-        self._all[number] = made
+        self._all[number] = point
         self._counts[number] = 0
         self._holds[number] = holds
-        return made
+        return point
 
     def drop(self, number: int) -> None:
         """Remove the breakpoint with this number, if it exists."""
@@ -303,11 +303,11 @@ class Breakpoints:
         for known in before:
             self.drop(known)
         for one in given:
-            made = self.put(one)
-            if before.get(made.id) == made:
-                self._counts[made.id] = counts[made.id]
+            point = self.put(one)
+            if before.get(point.id) == point:
+                self._counts[point.id] = counts[point.id]
 
-    def met(self, facts: MoveFacts) -> list[BreakpointHit]:
+    def match(self, facts: MoveFacts) -> list[BreakpointHit]:
         """Return the breakpoints and logpoints that a move meets, and count the hits."""
         found = []
         for one in self:
@@ -386,12 +386,12 @@ def at_hit(text: str) -> Callable[[int], bool]:
     """Return a predicate for hit counts. Raises ``ConfigError`` if the text is invalid."""
     if not text:
         return _always
-    said = _HITS.fullmatch(text)
-    if said is None or (said[1] == "%" and said[2] == "0"):
+    match = _HITS.fullmatch(text)
+    if match is None or (match[1] == "%" and match[2] == "0"):
         raise ConfigError(
             "a hit count cannot be read", text, "a number, or >= 3, > 3, < 3, <= 3, == 3, % 3 (every third)"
         )
-    compare, number = _COMPARE[said[1] or "=="], int(said[2])
+    compare, number = _COMPARE[match[1] or "=="], int(match[2])
     return lambda count: compare(count, number)
 
 

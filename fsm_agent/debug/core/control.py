@@ -60,7 +60,7 @@ class Controller:
         self._reason: Reason = "entry"
         self._text, self._met = "", tuple[int, ...]()
         self._until: Breakpoint | int | None = None
-        self._told = False
+        self._announced = False
         self._ended = self._left = self._interrupted = False
         self._hold: set[str] = set()
         self._held: dict[int, PendingRequest] = {}
@@ -82,9 +82,9 @@ class Controller:
             if paused:
                 there.order(commands.PauseTurn())
             return there
-        made = cls(gate, paused=paused)
-        made.stand()
-        return made
+        controller = cls(gate, paused=paused)
+        controller.stand()
+        return controller
 
     def stand(self) -> None:
         """Take the pause point. Raises ``ConfigError`` if another debugger holds it."""
@@ -104,7 +104,7 @@ class Controller:
             case Exchange():
                 self._on_exchange(event)
             case Stopped():
-                self.closed(ended=event.how == "ended")
+                self.close(ended=event.how == "ended")
             case Entered():
                 self._enters(event.gate)
 
@@ -180,7 +180,7 @@ class Controller:
                 self._resolve(held, held.reply(said))
             case commands.EditRequest(id=number, said=said):
                 held = self._waiting(number)
-                self._resolve(held, held.edited(said))
+                self._resolve(held, held.edit(said))
                 self._tell(
                     "log", breakpoint=0, text=f"request {number} was changed by hand before it was sent"
                 )
@@ -216,7 +216,7 @@ class Controller:
                     self._standing = False
                     return
                 self._standing = True
-                first, self._told = not self._told, True
+                first, self._announced = not self._announced, True
             if first:
                 self._tell("paused", reason=self._reason, text=self._text, breakpoints=list(self._met))
             await self._wake.wait()
@@ -241,7 +241,7 @@ class Controller:
         own, person = asyncio.ensure_future(call_next(request)), asyncio.ensure_future(asked.wait())
         try:
             await asyncio.wait({own, person}, timeout=SETTLES, return_when=asyncio.FIRST_COMPLETED)
-            if own.done() and not _nobody(own.result()):
+            if own.done() and not _is_unanswered(own.result()):
                 return own.result()
             answer = await self._ask_person("approval", request, None if own.done() else own, person)
             return await own if answer is PERFORM else answer
@@ -277,7 +277,7 @@ class Controller:
                 if stop.done():
                     return Approval(False, "interrupted", interrupted=True) if kind == "approval" else PERFORM
                 if other is not None and other.done():
-                    if not _nobody(other.result()):
+                    if not _is_unanswered(other.result()):
                         return other.result()
                     other, held.elsewhere = None, False  # no other approver was asked; the debugger is
                 held.allowable = True
@@ -288,23 +288,23 @@ class Controller:
                 self._held.pop(held.id, None)
             self._tell_waiting()
 
-    def _on_exchange(self, what: Exchange) -> None:
-        kinds = [type(one).__name__ for one in what.requests]
-        self._visit = [*self._visit, what]
-        self._tell("exchanged", ordinal=what.ordinal, kinds=kinds)
+    def _on_exchange(self, exchange: Exchange) -> None:
+        kinds = [type(one).__name__ for one in exchange.requests]
+        self._visit = [*self._visit, exchange]
+        self._tell("exchanged", ordinal=exchange.ordinal, kinds=kinds)
         with self._lock:
             if self._mode == "into":
                 self._stop("step", f"{', '.join(dict.fromkeys(kinds))} done")
 
-    def _on_move(self, what: Step) -> None:
+    def _on_move(self, step: Step) -> None:
         visit, self._visit = self._visit, []
         asked = [entry for exchange in visit for entry in entries(exchange)]
         note = note_of(asked, price_by(self.gate.turn))
-        self._tell("moved", **step_dict(what, time.time()), **note)
+        self._tell("moved", **step_dict(step, time.time()), **note)
         facts = MoveFacts(
-            what, self.gate.turn.counters(), lambda: asked, lambda: cost_of_turn(self.gate.turn)
+            step, self.gate.turn.counters(), lambda: asked, lambda: cost_of_turn(self.gate.turn)
         )
-        hits = [] if self._interrupted else self.breakpoints.met(facts)
+        hits = [] if self._interrupted else self.breakpoints.match(facts)
         for hit in hits:
             if not hit.stops:
                 self._tell("log", breakpoint=hit.breakpoint.id, text=hit.text)
@@ -313,10 +313,10 @@ class Controller:
             if stops:
                 names = ", ".join(str(hit.breakpoint) for hit in stops)
                 self._stop("breakpoint", f"breakpoint: {names}", tuple(hit.breakpoint.id for hit in stops))
-            elif self._arrived(what):
-                self._stop("step", f"{what.source} –{what.event}→ {what.dest}")
+            elif self._has_arrived(step):
+                self._stop("step", f"{step.source} –{step.event}→ {step.dest}")
 
-    def closed(self, ended: bool) -> None:
+    def close(self, ended: bool) -> None:
         """Record that the turn stopped running here, because it has ``ended`` or was left."""
         with self._lock:
             self._ended, self._left = ended, not ended
@@ -339,7 +339,7 @@ class Controller:
                 phase = "waiting"
             elif self._mode == "paused" and (self._standing or not self.gate.running):
                 phase = "paused"
-            turn, held = self.gate.turn, tuple(one.shown() for one in self._open())
+            turn, held = self.gate.turn, tuple(one.describe() for one in self._open())
             status = Status(
                 phase, turn.seq, turn.state, held=held, hold=tuple(sorted(self._hold)), where="here",
                 interrupted=self._interrupted,
@@ -358,7 +358,7 @@ class Controller:
 
     # Inside
 
-    def _arrived(self, step: Step) -> bool:
+    def _has_arrived(self, step: Step) -> bool:
         match self._mode:
             case "step" | "into":
                 return True
@@ -377,7 +377,7 @@ class Controller:
     def _go(self, mode: Mode, until: Breakpoint | int | None = None) -> None:
         with self._lock:
             was = self._mode
-            self._mode, self._until, self._told, self._left = mode, until, False, False
+            self._mode, self._until, self._announced, self._left = mode, until, False, False
             self._notify()
         for inner in self._inner:
             inner._go("free")
@@ -385,7 +385,7 @@ class Controller:
             self._tell("running")
 
     def _stop(self, reason: Reason, text: str, met: tuple[int, ...] = ()) -> None:
-        self._mode, self._reason, self._text, self._met, self._told = "paused", reason, text, met, False
+        self._mode, self._reason, self._text, self._met, self._announced = "paused", reason, text, met, False
 
     def _waiting(self, number: int) -> PendingRequest:
         with self._lock:
@@ -419,7 +419,7 @@ class Controller:
 
     def _tell_waiting(self) -> None:
         with self._lock:
-            shown = [one.shown() for one in self._open()]
+            shown = [one.describe() for one in self._open()]
         self._tell("waiting", held=shown)
 
     def _tell(self, kind: EventKind, **data: Any) -> None:
@@ -429,5 +429,5 @@ class Controller:
         )
 
 
-def _nobody(said: Approval | NotYet) -> bool:
-    return isinstance(said, NotYet) or said.reason.startswith(NOBODY)
+def _is_unanswered(answer: Approval | NotYet) -> bool:
+    return isinstance(answer, NotYet) or answer.reason.startswith(NOBODY)

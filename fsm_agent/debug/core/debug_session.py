@@ -262,13 +262,13 @@ class DebugSession:
         for info in found:
             below.setdefault(info.parent if info.parent in known else None, []).append(info)
 
-        def told(infos: Iterable[TurnInfo], depth: int) -> Iterator[dict[str, Any]]:
+        def nodes(infos: Iterable[TurnInfo], depth: int) -> Iterator[dict[str, Any]]:
             for info in infos:
                 agent = self._turns.agent(info.id)
                 yield asdict(info) | {"agent": agent, "depth": depth} | asdict(took.get(info.id, NOTHING))
-                yield from told(reversed(below.get(info.id, [])), depth + 1)
+                yield from nodes(reversed(below.get(info.id, [])), depth + 1)
 
-        return list(told(below.get(None, []), 0))
+        return list(nodes(below.get(None, []), 0))
 
     def newest(self) -> str | None:
         """Return the newest turn, with which a page opens."""
@@ -303,7 +303,7 @@ class DebugSession:
             if known is None:
                 before = self._open.get(turn_id)
                 known = self._open[turn_id] = Debugger.attach(self.store, turn_id, self.kind)
-                wanted = self._kept(known) if before is None else list(before.breakpoints)
+                wanted = self._load_breakpoints(known) if before is None else list(before.breakpoints)
                 if wanted:
                     known.set_breakpoints(wanted)
             return known
@@ -320,7 +320,7 @@ class DebugSession:
         LOOP.run(self._values.put(BREAKPOINTS, newest))
         return made
 
-    def _kept(self, debugger: Debugger) -> list[Breakpoint]:
+    def _load_breakpoints(self, debugger: Debugger) -> list[Breakpoint]:
         """Return the breakpoints that an earlier debugger set in a turn, without those that its table no
         longer has."""
         return [*_still_there(debugger, self._values.get(BREAKPOINTS, {}).get(debugger.id, ()))]

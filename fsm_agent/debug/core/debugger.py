@@ -158,7 +158,7 @@ class LocalEngine:
             running.cancel()
             self._left.wait(LEAVES)  # or an immediate resume would find it running
             self.controller.go_away()
-            self.controller.closed(ended=False)  # no debugger is attached to receive it
+            self.controller.close(ended=False)  # no debugger is attached to receive it
             return
         self.controller.go_away()
 
@@ -244,13 +244,13 @@ class Cursor:
 
     def _hits(self, breakpoints: Breakpoints, last: int) -> list[tuple[int, list[BreakpointHit]]]:
         fresh, counters = breakpoints.fresh(), self.record.counters(0, self.counters)
-        visit, spent = self.record.visit, self.record.spent
+        visit, spent = self.record.visit, self.record.cost_at
         found = []
         for first in range(1, last + 1, WINDOW):
             for step in self.record.steps(first, min(last, first + WINDOW - 1)):
                 counters = after(counters, step)
                 facts = MoveFacts(step, counters, partial(visit, step.seq - 1), partial(spent, step.seq))
-                if hits := [hit for hit in fresh.met(facts) if hit.stops]:
+                if hits := [hit for hit in fresh.match(facts) if hit.stops]:
                     found.append((step.seq, hits))
         return found
 

@@ -23,7 +23,7 @@ from fsm_agent.conversation.messages import ModelReply, ToolCall
 from fsm_agent.errors import ConfigError
 from fsm_agent.fsm.base_turn import BaseTurn
 from fsm_agent.fsm.codec import dumps
-from fsm_agent.fsm.journal import answered, plain
+from fsm_agent.fsm.journal import convert_answer, plain
 from fsm_agent.fsm.runner import State
 from fsm_agent.fsm.table import Row, Table
 from fsm_agent.fsm.verify.reach import all_limit_names
@@ -139,7 +139,7 @@ class PendingRequest:
     def __post_init__(self) -> None:
         self._about = _about(self.request)
 
-    def shown(self) -> dict[str, Any]:
+    def describe(self) -> dict[str, Any]:
         """Return the question as JSON: for a call the ``question`` that every client shows, for a request to
         the model the body to send."""
         return {
@@ -150,38 +150,38 @@ class PendingRequest:
             **self._about,
         }
 
-    def edited(self, said: Any) -> PerformEdited:
+    def edit(self, edit: Any) -> PerformEdited:
         """Return the request with a person's changes. Raises ``ConfigError`` unless it is a body for a
         request to the model: a call runs exactly as the model requested and the rules allowed."""
         if not isinstance(self.request, CallModel):
             allowed = "a request to the model; answer this by hand, or fork with another answer of the model"
             raise ConfigError("this request cannot be changed", self.kind, allowed)
-        if not isinstance(said, Mapping) or not said:
-            raise ConfigError("the body of a request is not an object", said, "a JSON object")
+        if not isinstance(edit, Mapping) or not edit:
+            raise ConfigError("the body of a request is not an object", edit, "a JSON object")
         asked = self.request.request
-        return PerformEdited(replace(self.request, request=replace(asked, body=dumps(said).encode())))
+        return PerformEdited(replace(self.request, request=replace(asked, body=dumps(edit).encode())))
 
-    def reply(self, said: Any) -> Any:
+    def reply(self, given: Any) -> Any:
         """Convert a person's answer to a reply. Raises ``ConfigError``."""
         match self.request:
             case CallModel():
-                return model_reply(said)
+                return model_reply(given)
             case RunTool(call_id=call_id):
-                return tool_outcome(call_id, said)
+                return tool_outcome(call_id, given)
             case AskApproval(name=name) as question:
-                answer = approval(said)
+                answer = approval(given)
                 if answer.scope != "once" and not rememberable(question):
-                    raise ConfigError(f"this call of {name} cannot be remembered", said, "once, deny")
+                    raise ConfigError(f"this call of {name} cannot be remembered", given, "once, deny")
                 if answer.granted and not self.allowable:
                     raise ConfigError(
-                        f"the rules about {name} have not spoken yet", said, "deny, or wait for them"
+                        f"the rules about {name} have not spoken yet", given, "deny, or wait for them"
                     )
                 return answer
             case ReportEvent(state=state, events=events):
-                if said not in events:
-                    raise ConfigError(f"{state} reports no such event", said, ", ".join(events))
-                return said
-        return answered(self.request, said)
+                if given not in events:
+                    raise ConfigError(f"{state} reports no such event", given, ", ".join(events))
+                return given
+        return convert_answer(self.request, given)
 
 
 def _about(request: Any) -> dict[str, Any]:
@@ -227,19 +227,19 @@ def kind_of(request: Any) -> HeldKind:
     return "request"
 
 
-def model_reply(said: Any) -> ModelReply | Failure:
+def model_reply(answer: Any) -> ModelReply | Failure:
     """Build the model's reply from a text, or {"text", "reasoning", "tool_calls": [{"name", "arguments",
     "id"}]}; or {"failure": message, "status": 503} for an error of the provider. Raises ``ConfigError``."""
-    words = {"text": said} if isinstance(said, str) else said
+    words = {"text": answer} if isinstance(answer, str) else answer
     if not isinstance(words, Mapping):
         raise ConfigError(
-            "the model cannot say this", type(said).__name__, 'a text, or {"text", "tool_calls"}'
+            "the model cannot say this", type(answer).__name__, 'a text, or {"text", "tool_calls"}'
         )
     if "failure" in words:
         return _failure(words)
     calls = tuple(_call(number, call) for number, call in enumerate(words.get("tool_calls") or ()))
     if not calls and not str(words.get("text") or "") and not words.get("reasoning"):
-        raise ConfigError("the model's answer is empty", said, "a text, or at least one tool call")
+        raise ConfigError("the model's answer is empty", answer, "a text, or at least one tool call")
     return ModelReply(
         str(words.get("text") or ""),
         reasoning=str(words.get("reasoning") or ""),
@@ -264,21 +264,21 @@ def _call(number: int, call: Any) -> ToolCall:
     return ToolCall(str(call.get("id") or f"call_by_hand_{number}"), str(call["name"]), text)
 
 
-def tool_outcome(call_id: str, said: Any) -> ToolOutcome:
+def tool_outcome(call_id: str, answer: Any) -> ToolOutcome:
     """Build the result of a call from a text, or {"text", "status"}; status ok, error, timeout or unknown."""
-    words = {"text": said} if isinstance(said, str) else said
+    words = {"text": answer} if isinstance(answer, str) else answer
     if not isinstance(words, Mapping) or not isinstance(words.get("text"), str):
-        raise ConfigError("a tool cannot give this back", said, 'a text, or {"text", "status"}')
+        raise ConfigError("a tool cannot give this back", answer, 'a text, or {"text", "status"}')
     for status in STATUSES:
         if status == words.get("status", "ok"):
             return ToolOutcome(call_id, status, words["text"])
     raise ConfigError("no such status of a tool's result", words["status"], ", ".join(STATUSES))
 
 
-def approval(said: Any) -> Approval:
+def approval(given: Any) -> Approval:
     """Parse an approval: ``once``, ``session`` or true grant; ``deny``, false, or {"deny": why} deny."""
-    if isinstance(said, Mapping):
-        return Approval(False, str(said.get("deny") or "the user said no"))
-    if (answer := read_answer(said)) is None:
-        raise ConfigError("an approval cannot be answered so", said, ", ".join(WORDS))
+    if isinstance(given, Mapping):
+        return Approval(False, str(given.get("deny") or "the user said no"))
+    if (answer := read_answer(given)) is None:
+        raise ConfigError("an approval cannot be answered so", given, ", ".join(WORDS))
     return answer

@@ -170,7 +170,7 @@ class Record:
                     self._path += [dest for (dest,) in rows]
             return self._path
 
-    def taken(self) -> list[tuple[str, str, str, int, float]]:
+    def count_rows(self) -> list[tuple[str, str, str, int, float]]:
         """(source, dest, row, how often it was taken, seconds spent in the source before) of every row that
         was taken so far."""
         summed: dict[tuple[str, str, str], tuple[int, float]] = {}
@@ -225,11 +225,11 @@ class Record:
                 )
         return self._settings
 
-    def spent(self, at: int) -> TurnCost:
+    def cost_at(self, at: int) -> TurnCost:
         """What the turn had taken by a position; children have their own."""
         return cost_in(self.snapshot(at), self.settings)
 
-    def changed(self, at: int) -> list[dict[str, Any]]:
+    def changes_at(self, at: int) -> list[dict[str, Any]]:
         """Fields that the visit before a position and the move to it changed: {field, before, after}."""
         if at == 0:
             return []
@@ -325,13 +325,13 @@ class Record:
             self._snapshot_of(base)
         start = max((n for n in self._snapshots if n <= at), default=None)
         if start is None or self._own_start(at) > start:
-            made: dict[str, Any] = self._turns.snapshot(self.turn_id, at)
+            snapshot: dict[str, Any] = self._turns.snapshot(self.turn_id, at)
         else:
-            made = self._patch_between(start, at)
+            snapshot = self._patch_between(start, at)
         if len(self._snapshots) >= KEPT:
             self._snapshots.pop(next(iter(self._snapshots)))
-        self._snapshots[at] = made
-        return made
+        self._snapshots[at] = snapshot
+        return snapshot
 
     def _own_start(self, at: int) -> int:
         """Where the turn of the line that has this position begins: a fork's start is a snapshot of its own,
@@ -416,9 +416,9 @@ def _search_visit(record: Record, visit: int, at: int, text: str) -> Iterator[Hi
             continue
         kind = f"{one['kind']} {one['name']}".strip()
         for where in ("request", "reply"):
-            for said in strings(one[where]):
-                if text.lower() in said.lower():
-                    yield Hit(at, where, kind, around(said, text))
+            for found in strings(one[where]):
+                if text.lower() in found.lower():
+                    yield Hit(at, where, kind, around(found, text))
                     break
 
 

@@ -43,11 +43,11 @@ from fsm_agent.sessions.store.fence import Owners
 
 
 log = logging.getLogger(__name__)
-SAID = "said"
+ANSWERED = "said"
 """Command of the rows that answer; such a row counts as taken from the start."""
-Told = Literal["paused", "running", "waiting", "log", "ended", "left"]
+Announcement = Literal["paused", "running", "waiting", "log", "ended", "left"]
 """Events sent to the other process; it reads moves from the journal."""
-Said = Literal["status", "refused"] | Told
+AnswerKind = Literal["status", "refused"] | Announcement
 """Kinds of answer rows."""
 LOOK_AFTER = 1.0
 """Seconds between checks that the debugger is alive: a turn must not wait for a dead one."""
@@ -142,13 +142,13 @@ class RemoteDebugServer:
         match event.kind:
             case "moved" | "exchanged":
                 return
-            case told if self._controller is not None:
-                self._say(told, dict(event.data) | {"status": self._controller.status().to_dict()})
+            case kind if self._controller is not None:
+                self._say(kind, dict(event.data) | {"status": self._controller.status().to_dict()})
 
-    def _say(self, kind: Said, data: dict[str, Any]) -> None:
+    def _say(self, kind: AnswerKind, data: dict[str, Any]) -> None:
         values = (
             self._gate.turn.turn_id,
-            SAID,
+            ANSWERED,
             dumps({"kind": kind, "data": data}),
             time.time(),
             time.time(),
@@ -329,14 +329,14 @@ class RemoteDebugClient:
         with self._store.database.reading() as c:
             rows = c.execute(
                 "SELECT id, body FROM controls WHERE turn = ? AND command = ? AND id > ? ORDER BY id",
-                (self._record.turn_id, SAID, self._said),
+                (self._record.turn_id, ANSWERED, self._said),
             ).fetchall()
         for number, row in rows:
             self._said = number
-            said = json.loads(row)
-            self._on_message(said["kind"], said["data"])
+            event = json.loads(row)
+            self._on_message(event["kind"], event["data"])
 
-    def _on_message(self, kind: Said, data: dict[str, Any]) -> None:
+    def _on_message(self, kind: AnswerKind, data: dict[str, Any]) -> None:
         if kind == "waiting":
             data["held"] = [read_held(one) for one in data["held"]]
         match kind:
@@ -400,5 +400,5 @@ def read_held(held: Mapping[str, Any]) -> dict[str, Any]:
     not trust another process's text for the reader."""
     if held["kind"] not in ("approval", "tool"):
         return dict(held)
-    said = {name: held.get(name, "") for name in ("call_id", "name", "arguments", "pattern", "origin")}
-    return {**held, **call_form(AskApproval(**said))}
+    texts = {name: held.get(name, "") for name in ("call_id", "name", "arguments", "pattern", "origin")}
+    return {**held, **call_form(AskApproval(**texts))}

@@ -490,15 +490,15 @@ def _read(reading: ByteReader, editor: EditorSession) -> None:
 
 
 def _writer(writing: ByteWriter) -> Write:
-    gone = False
+    closed = False
 
     def write(message: Mapping[str, Any]) -> None:
-        nonlocal gone
-        if gone:
+        nonlocal closed
+        if closed:
             return
         try:
             write_message(writing, message)
         except (OSError, ValueError):  # the reader ends the session
-            gone = True
+            closed = True
 
     return write

@@ -352,8 +352,8 @@ class EditorBreakpoints:
         point = EditorBreakpoint(next(self._numbers), "function")
         if kind is None:
             there = ", ".join((*self.table.states, *dict.fromkeys(row.event for row in self.table.rows)))
-            said = f"no state, row, event, arrow or exit is called {name!r}; states and events: {there}"
-            return replace(point, message=said)
+            problem = f"no state, row, event, arrow or exit is called {name!r}; states and events: {there}"
+            return replace(point, message=problem)
         return self._make_breakpoint(point, ((kind, name),), wanted, f"stops at {kind} {name}")
 
     def _filter(self, wanted: tuple[str, Arguments]) -> EditorBreakpoint:
@@ -422,15 +422,15 @@ class EditorBreakpoints:
     ) -> EditorBreakpoint:
         texts = {ours: str(options.get(theirs) or "") for ours, theirs in _OPTIONS.items()}
         try:
-            made = [
+            points = [
                 Breakpoint.of({"kind": kind, "target": target, **texts})
                 for kind, target in dict.fromkeys(targets)
             ]
-            for one in made:
+            for one in points:
                 Breakpoints(self.table).put(one)
         except ConfigError as error:
             return replace(point, message=str(error), made=())
-        return replace(point, made=tuple(replace(one, id=self._id(one)) for one in made), message=message)
+        return replace(point, made=tuple(replace(one, id=self._id(one)) for one in points), message=message)
 
     def _distinct(self, point: EditorBreakpoint, beside: list[EditorBreakpoint]) -> EditorBreakpoint:
         """Reject a second, different breakpoint on the same target: each target has one way to stop."""
@@ -458,17 +458,17 @@ _OPTIONS = {"condition": "condition", "hits": "hitCondition", "log": "logMessage
 
 def breakpoint_json(point: EditorBreakpoint, client: Client, table_path: TableMap) -> dict[str, Any]:
     """Return a breakpoint in the protocol's format."""
-    made: dict[str, Any] = {
+    body: dict[str, Any] = {
         "id": point.id,
         "verified": bool(point.made) or bool(point.name and not point.message),
     }
     if point.message:
-        made["message"] = point.message
+        body["message"] = point.message
     if point.spot is not None:
-        made |= {"source": client.source(table_path.path)} | place(point.spot, client)
+        body |= {"source": client.source(table_path.path)} | place(point.spot, client)
     elif point.in_state is not None:
-        made |= {"source": client.source(point.in_state.path), "line": client.line(point.in_state.line)}
-    return made
+        body |= {"source": client.source(point.in_state.path), "line": client.line(point.in_state.line)}
+    return body
 
 
 def place(spot: Spot, client: Client) -> dict[str, int]:

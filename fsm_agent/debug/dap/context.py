@@ -253,12 +253,12 @@ class EditorContext:
         def tell() -> None:
             if again and thread.stop is not None:
                 self.stopped(thread, thread.stop, focus=False)
-            made = self.open(debugger)
+            fork = self.open(debugger)
             self.outbox.output(
                 f"{why}: turn {debugger.id} continues from move {at}; {thread.debugger.id} stays as it is",
                 "important",
             )
-            self.stopped(made, Stop("restart", f"Forked from move {at}: {why}"))
+            self.stopped(fork, Stop("restart", f"Forked from move {at}: {why}"))
 
         self.later(tell)
 

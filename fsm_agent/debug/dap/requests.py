@@ -133,13 +133,13 @@ def exception_info(context: EditorContext, arguments: Arguments) -> dict[str, An
         raise ConfigError("the turn is not paused at an exception", thread.name)
     about = next(one for one in EXCEPTIONS if one.name == stop.of)
     snapshot = thread.debugger.record.snapshot(thread.at)
-    said = snapshot.get("error") or (snapshot.get("failure") or {}).get("message") or stop.description
+    text = snapshot.get("error") or (snapshot.get("failure") or {}).get("message") or stop.description
     held = [question_text(one) for one in thread.debugger.status.held] if stop.of == "approval" else []
     return {
         "exceptionId": stop.text or about.name,
         "description": Exact("\n".join(held)) if held else f"{about.label}: {about.about}",
         "breakMode": "always",
-        "details": {"message": str(said), "typeName": about.name},
+        "details": {"message": str(text), "typeName": about.name},
     }
 
 
@@ -156,15 +156,15 @@ def loaded_sources(context: EditorContext, arguments: Arguments) -> dict[str, An
 
 def evaluate(context: EditorContext, arguments: Arguments) -> dict[str, Any]:
     """Evaluate a value or a condition; in the console, also a command."""
-    said, purpose = text(arguments, "expression"), arguments.get("context")
+    expression, purpose = text(arguments, "expression"), arguments.get("context")
     thread, at = _frame(context, arguments)
-    if purpose == "repl" and said.lstrip().startswith(":"):
-        return {"result": command(context, thread, at, said), "variablesReference": 0}
-    where, value = expressions.evaluate(thread, at, said)
-    made = context.references.said(
+    if purpose == "repl" and expression.lstrip().startswith(":"):
+        return {"result": command(context, thread, at, expression), "variablesReference": 0}
+    where, value = expressions.evaluate(thread, at, expression)
+    shown = context.references.show(
         value, where, name=str(where.path[-1]) if where.path else "", whole=purpose == "clipboard"
     )
-    return {"result": made.pop("value"), **made}
+    return {"result": shown.pop("value"), **shown}
 
 
 def completions(context: EditorContext, arguments: Arguments) -> dict[str, Any]:
@@ -253,12 +253,12 @@ def restart_frame(context: EditorContext, arguments: Arguments) -> None:
 def set_variable(context: EditorContext, arguments: Arguments) -> dict[str, Any]:
     """Change a value at the inspected position: fork the turn there with the new value."""
     where, value = context.references.get(arguments.get("variablesReference"))
-    name, said = text(arguments, "name"), text(arguments, "value")
+    name, new_text = text(arguments, "name"), text(arguments, "value")
     key: str | int = int(name[1:-1]) if not hasattr(value, "keys") and name[1:-1].isdecimal() else name
     thread = context.threads.get(where.thread)
-    edit, new = expressions.edit_of(thread.debugger, where.to(key), said)
-    context.branch(thread, where.at, edit, f"{name} set to {said[:80]}")
-    return context.references.said(new, where.to(key), name=name)
+    edit, new = expressions.edit_of(thread.debugger, where.to(key), new_text)
+    context.branch(thread, where.at, edit, f"{name} set to {new_text[:80]}")
+    return context.references.show(new, where.to(key), name=name)
 
 
 def terminate(context: EditorContext, arguments: Arguments) -> None:
@@ -387,9 +387,9 @@ BY_HAND = ("model", "tool", "request", "event")
 COMMANDS = tuple(line.split()[0].removeprefix(":") for line in CONSOLE.splitlines())
 
 
-def command(context: EditorContext, thread: TurnThread, at: int, said: str) -> str:
+def command(context: EditorContext, thread: TurnThread, at: int, line: str) -> str:
     """Execute a command and return its output. ``at`` is the inspected position. Raises ``ConfigError``."""
-    name, _, words = said.strip().removeprefix(":").partition(" ")
+    name, _, words = line.strip().removeprefix(":").partition(" ")
     words, debugger = words.strip(), thread.debugger
     match name:
         case "approve":

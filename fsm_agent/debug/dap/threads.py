@@ -294,27 +294,27 @@ class StackFrames:
     ) -> dict[str, Any]:
         kind, at = frame
         table, map, states = self._sources[thread.debugger.table.name]
-        made: dict[str, Any] = {"id": frame_id(thread.id, frame), "line": 0, "column": 0}
+        body: dict[str, Any] = {"id": frame_id(thread.id, frame), "line": 0, "column": 0}
         if kind == "state":
             state = steps[at].dest if at else thread.debugger.record.path()[0]
-            made["name"] = state
+            body["name"] = state
             if (where := states.get(state)) is not None:
-                made |= {
+                body |= {
                     "source": client.source(where.path),
                     "line": client.line(where.line),
                     "column": client.column(1),
                 }
-            return made
+            return body
         step = steps[at]
         rung = next((row.rung for row in table.rows if row.id == step.row), "")
-        made["name"] = f"{at}: {step.source} –{step.event}→ {step.dest}" + (
+        body["name"] = f"{at}: {step.source} –{step.event}→ {step.dest}" + (
             f" · {rung}" if rung and rung[0] not in "→⇥" else ""
         )
         if step.exit:
-            made["name"] += f" · {step.exit}"
+            body["name"] += f" · {step.exit}"
         if (spot := map.rows.get(step.row)) is not None:
-            made |= {"source": client.source(map.path)} | place(spot, client)
-        return made | ({"presentationHint": "subtle"} if past else {})
+            body |= {"source": client.source(map.path)} | place(spot, client)
+        return body | ({"presentationHint": "subtle"} if past else {})
 
     def where(self, thread: TurnThread, row: str, client: Client) -> dict[str, Any]:
         """Return source, line, and column of a row, for output; empty for a row of another table."""

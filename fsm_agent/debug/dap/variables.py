@@ -130,36 +130,36 @@ class References:
 
     def variable(self, key: Key, value: Any, place: ValuePlace) -> dict[str, Any]:
         """Return one variable in the protocol's format."""
-        said = self.said(value, place, name=key if isinstance(key, str) else "")
-        made = {
+        shown = self.show(value, place, name=key if isinstance(key, str) else "")
+        body = {
             "name": f"[{key}]" if isinstance(key, int) else key,
-            **said,
+            **shown,
             "evaluateName": expression(place),
         }
         if not self.settable(place):
-            made["presentationHint"] = {"attributes": ["readOnly"]}
-        return made
+            body["presentationHint"] = {"attributes": ["readOnly"]}
+        return body
 
-    def said(self, value: Any, place: ValuePlace, *, name: str = "", whole: bool = False) -> dict[str, Any]:
+    def show(self, value: Any, place: ValuePlace, *, name: str = "", whole: bool = False) -> dict[str, Any]:
         """Return ``value``, ``type``, and reference. ``name`` identifies secrets; ``whole``: do not
         truncate."""
         kind = type_of(value)
         if isinstance(value, TypedValue):
             value = value.value
         hidden = mask_json({name: value}, self.secrets)[name] if isinstance(value, str) else value
-        made: dict[str, Any] = {
+        body: dict[str, Any] = {
             "value": mask_json(_format_value(hidden, whole), self.secrets),
             "type": kind,
             "variablesReference": 0,
         }
         if isinstance(value, Mapping | Lazy) or is_list(value):
             if isinstance(value, Lazy) or len(value):
-                made["variablesReference"] = self.add(place, value)
+                body["variablesReference"] = self.add(place, value)
             if isinstance(value, Mapping):
-                made["namedVariables"] = len(value)
+                body["namedVariables"] = len(value)
             elif not isinstance(value, Lazy):
-                made["indexedVariables"] = len(value)
-        return made
+                body["indexedVariables"] = len(value)
+        return body
 
 
 def is_list(value: Any) -> bool:
@@ -242,7 +242,7 @@ ELSEWHERE = frozenset({"history", "rows"})
 
 def scopes_of(thread: TurnThread, at: int, references: References) -> list[dict[str, Any]]:
     """Return the body of ``scopes`` at a position."""
-    debugger, made = thread.debugger, list[dict[str, Any]]()
+    debugger, scopes = thread.debugger, list[dict[str, Any]]()
     for name in get_args(ScopeName):
         if name != "Messages" or debugger.kind.talks:
             value = (
@@ -250,8 +250,8 @@ def scopes_of(thread: TurnThread, at: int, references: References) -> list[dict[
                 if name == "Request"
                 else scope_value(debugger, at, name)
             )
-            made.append(_scope(name, value, references.add(ValuePlace(thread.id, at, name), value)))
-    return made
+            scopes.append(_scope(name, value, references.add(ValuePlace(thread.id, at, name), value)))
+    return scopes
 
 
 def scope_value(debugger: Debugger, at: int, name: ScopeName) -> Any:
@@ -272,14 +272,14 @@ def scope_value(debugger: Debugger, at: int, name: ScopeName) -> Any:
 
 
 def _scope(name: ScopeName, value: Any, reference: int) -> dict[str, Any]:
-    made: dict[str, Any] = {"name": name, "variablesReference": reference, "expensive": name == "Request"}
+    body: dict[str, Any] = {"name": name, "variablesReference": reference, "expensive": name == "Request"}
     if isinstance(value, Transcript):
-        made["indexedVariables"] = len(value)
+        body["indexedVariables"] = len(value)
     elif isinstance(value, Mapping):
-        made["namedVariables"] = len(value)
+        body["namedVariables"] = len(value)
     if name == "Counters":
-        made["presentationHint"] = "locals"
-    return made
+        body["presentationHint"] = "locals"
+    return body
 
 
 def guards(debugger: Debugger, at: int) -> dict[str, Any]:
@@ -346,13 +346,13 @@ _NEXT = re.compile(r'\s*(?:\.([A-Za-z_]\w*)|\[\s*(-?\d+|"(?:[^"\\]|\\.)*")\s*\])
 SCOPES: Mapping[str, ScopeName] = {word: scope for scope, word in NAMES.items()}
 
 
-def evaluate(thread: TurnThread, at: int, said: str) -> tuple[ValuePlace, Any]:
+def evaluate(thread: TurnThread, at: int, text: str) -> tuple[ValuePlace, Any]:
     """Return (location, value) of an expression. A comparison has no location. Raises ``ConfigError``."""
-    path = path_of(said)
+    path = path_of(text)
     if path is not None:
-        return _value(thread, at, path, said)
+        return _value(thread, at, path, text)
     counters = thread.debugger.record.counters(at, thread.debugger.kind.counters)
-    return ValuePlace(thread.id, at, "Guards", (said,)), condition(said, counters)(counters)
+    return ValuePlace(thread.id, at, "Guards", (text,)), condition(text, counters)(counters)
 
 
 def names_after(thread: TurnThread, at: int, before: str) -> list[str]:
@@ -367,7 +367,7 @@ def names_after(thread: TurnThread, at: int, before: str) -> list[str]:
     return [key for key in value if key.isidentifier()] if isinstance(value, Mapping) else []
 
 
-def _value(thread: TurnThread, at: int, path: tuple[Key, ...], said: str) -> tuple[ValuePlace, Any]:
+def _value(thread: TurnThread, at: int, path: tuple[Key, ...], text: str) -> tuple[ValuePlace, Any]:
     first, names = str(path[0]), thread.debugger.kind.counters
     scope = "Counters" if first in names else SCOPES.get(first, "Facts")
     value = scope_value(thread.debugger, at, scope)
@@ -375,10 +375,10 @@ def _value(thread: TurnThread, at: int, path: tuple[Key, ...], said: str) -> tup
         raise ConfigError(
             "no such name", first, f"counters ({', '.join(names)}), facts, messages, visit, guards"
         )
-    return _walk(ValuePlace(thread.id, at, scope), value, path[1:] if first in SCOPES else path, said)
+    return _walk(ValuePlace(thread.id, at, scope), value, path[1:] if first in SCOPES else path, text)
 
 
-def _walk(place: ValuePlace, value: Any, path: tuple[Key, ...], said: str) -> tuple[ValuePlace, Any]:
+def _walk(place: ValuePlace, value: Any, path: tuple[Key, ...], text: str) -> tuple[ValuePlace, Any]:
     for key in path:
         if isinstance(value, Lazy):
             value = value.make()
@@ -388,22 +388,22 @@ def _walk(place: ValuePlace, value: Any, path: tuple[Key, ...], said: str) -> tu
             key %= len(value)
             value = value[key]
         else:
-            raise ConfigError(f"there is no {json.dumps(key)} in this value", said, _in(value))
+            raise ConfigError(f"there is no {json.dumps(key)} in this value", text, _in(value))
         place = place.to(key)
     return place, value.value if isinstance(value, TypedValue) else value
 
 
-def path_of(said: str) -> tuple[Key, ...] | None:
+def path_of(text: str) -> tuple[Key, ...] | None:
     """Parse a path into steps; ``None`` for anything else."""
-    first = _FIRST.match(said)
+    first = _FIRST.match(text)
     if first is None or first[1] in ("not", "and", "or", "True", "False"):
         return None
     path: list[Key] = [first[1]]
     end = first.end()
-    while found := _NEXT.match(said, end):
+    while found := _NEXT.match(text, end):
         path.append(found[1] if found[1] is not None else json.loads(found[2]))
         end = found.end()
-    return tuple(path) if not said[end:].strip() else None
+    return tuple(path) if not text[end:].strip() else None
 
 
 def _in(value: Any) -> str:
@@ -432,7 +432,7 @@ def settable(place: ValuePlace) -> bool:
     return False
 
 
-def edit_of(debugger: Debugger, place: ValuePlace, said: str) -> tuple[dict[str, Any], Any]:
+def edit_of(debugger: Debugger, place: ValuePlace, text: str) -> tuple[dict[str, Any], Any]:
     """Return (edit, new value) for a person's input. Raises ``ConfigError`` if the value cannot be changed,
     or not to this value."""
     if not settable(place):
@@ -443,49 +443,49 @@ def edit_of(debugger: Debugger, place: ValuePlace, said: str) -> tuple[dict[str,
         )
     match place.scope:
         case "Counters":
-            return _counter(debugger, str(place.path[0]), said)
+            return _counter(debugger, str(place.path[0]), text)
         case "Facts":
             field, *way = place.path
             snapshot = debugger.record.snapshot(place.at)
-            new = read(said, _at(snapshot, place.path))
+            new = read(text, _at(snapshot, place.path))
             return {"fields": {field: _with(snapshot[str(field)], way, new)}}, new
         case "Messages":
             index, *way = place.path
             row = Transcript(debugger.record, place.at)[int(index)]
-            new = read(said, _at(row, way))
+            new = read(text, _at(row, way))
             return {"messages": {int(index): _with(row, way, new)}}, new
-    return _reply(debugger, place, said)
+    return _reply(debugger, place, text)
 
 
-def _counter(debugger: Debugger, name: str, said: str) -> tuple[dict[str, Any], int]:
-    if name not in debugger.kind.counters or not said.strip().isdecimal():
-        raise ConfigError(f"counter {name} cannot be set so", said, "a whole number from 0")
-    return {"counters": {name: int(said)}}, int(said)
+def _counter(debugger: Debugger, name: str, text: str) -> tuple[dict[str, Any], int]:
+    if name not in debugger.kind.counters or not text.strip().isdecimal():
+        raise ConfigError(f"counter {name} cannot be set so", text, "a whole number from 0")
+    return {"counters": {name: int(text)}}, int(text)
 
 
-def _reply(debugger: Debugger, place: ValuePlace, said: str) -> tuple[dict[str, Any], str]:
+def _reply(debugger: Debugger, place: ValuePlace, new_text: str) -> tuple[dict[str, Any], str]:
     entry = next((one for one in debugger.visit(place.at) if label(one) == place.path[0]), None)
     if entry is None or not isinstance(entry.get("reply"), Mapping):
         raise ConfigError(
             "there is no reply yet to change", place.path[0], "hold it back with :hold, and :answer it"
         )
-    text = read(said, "")
+    text = read(new_text, "")
     if entry["kind"] == "RunTool":
         return {"results": {entry["request"]["call_id"]: text}}, text
     return {"reply": {"text": text, "tool_calls": entry["reply"].get("tool_calls") or []}}, text
 
 
-def read(said: str, old: Any) -> Any:
+def read(text: str, old: Any) -> Any:
     """Parse a person's input: JSON, or plain text where a text is expected. Raises ``ConfigError``."""
-    if isinstance(old, str) and not said.lstrip().startswith('"'):
-        return said
+    if isinstance(old, str) and not text.lstrip().startswith('"'):
+        return text
     try:
-        return json.loads(said)
+        return json.loads(text)
     except (ValueError, RecursionError):
         if old is None or isinstance(old, str):
-            return said
+            return text
         raise ConfigError(
-            "this value cannot be read", said, f"JSON, such as {json.dumps(old, ensure_ascii=False)[:80]}"
+            "this value cannot be read", text, f"JSON, such as {json.dumps(old, ensure_ascii=False)[:80]}"
         ) from None
 
 

@@ -76,7 +76,7 @@ class Loader:
         try:
             while True:
                 try:
-                    answer, said = process.communicate(given, LOOK)
+                    answer, stderr = process.communicate(given, LOOK)
                     break
                 except subprocess.TimeoutExpired:
                     given = None
@@ -85,11 +85,11 @@ class Loader:
                 if time.monotonic() > until:
                     return Broken(f"the file takes longer than {self._seconds:g} seconds to load")
         except BrokenPipeError:
-            answer, said = b"", b""
+            answer, stderr = b"", b""
         finally:
             _end(process)
             self._ready = None if self._closed else self._start()
-        return self._read(answer, said, process.returncode)
+        return self._read(answer, stderr, process.returncode)
 
     def close(self) -> None:
         """Stop the waiting process."""
@@ -113,7 +113,7 @@ class Loader:
         except OSError as error:
             raise ConfigError(f"no process could be started ({error.strerror})", sys.executable) from None
 
-    def _read(self, answer: bytes, said: bytes, status: int | None) -> Version | Broken:
+    def _read(self, answer: bytes, stderr: bytes, status: int | None) -> Version | Broken:
         try:
             found = json.loads(answer) if len(answer) <= MOST else {}
             if "reason" in found:
@@ -122,7 +122,7 @@ class Loader:
         except ConfigError as error:
             return Broken(str(error))
         except (ValueError, KeyError, TypeError):
-            last = said.decode("utf-8", "replace").strip().splitlines()[-1:]
+            last = stderr.decode("utf-8", "replace").strip().splitlines()[-1:]
             reason = f": {last[0][:200]}" if last else ""
             return Broken(f"the process that loads the file ended with {status} and no table{reason}")
 

@@ -204,12 +204,12 @@ class Watched:
         )  # fmt: skip
         self._show(shown=shown, broken=None, busy="proving")
         try:
-            shown = self._proved(shown, base)
+            shown = self._prove(shown, base)
         except TableError as error:
             self._show(broken=Broken(f"this table cannot be proved: {error}"), busy="")
             return
         self._show(shown=shown, busy="comparing")
-        for work in (self._compared, self._with_runs, self._with_prediction):
+        for work in (self._compare, self._with_runs, self._with_prediction):
             if self._stop.is_set() or stamp != _stamp(self.path):
                 return
             shown = work(shown, base)
@@ -220,14 +220,14 @@ class Watched:
         limit = TimeLimit(REFINE, clock=self._now)
         return verify_table(version.table, version.limits, small=False, within=limit)
 
-    def _proved(self, shown: Shown, base: _Base) -> Shown:
+    def _prove(self, shown: Shown, base: _Base) -> Shown:
         report = self._report(shown.version)
         if base.report is None:
             base.report = self._report(base.version)
         proofs = compare_reports(base.version.table, shown.version.table, base.report, report, by=False)
         return replace(shown, report=report, proofs=proofs)
 
-    def _compared(self, shown: Shown, base: _Base) -> Shown:
+    def _compare(self, shown: Shown, base: _Base) -> Shown:
         assert shown.report is not None
         assert base.report is not None
         tables = (base.version.table, shown.version.table)
@@ -240,9 +240,9 @@ class Watched:
     def _with_prediction(self, shown: Shown, base: _Base) -> Shown:
         if self._predict is None or shown.report is None or not shown.report.ok:
             return shown
-        return replace(shown, predicted=self._predicted(shown, base))
+        return replace(shown, predicted=self._forecast(shown, base))
 
-    def _predicted(self, shown: Shown, base: _Base) -> tuple[Mapping[str, Any], Mapping[str, Any]] | None:
+    def _forecast(self, shown: Shown, base: _Base) -> tuple[Mapping[str, Any], Mapping[str, Any]] | None:
         assert self._predict is not None
         if base.predicted is None and base.report is not None and base.report.ok:
             base.predicted = self._predict(base.version.table)
@@ -261,12 +261,12 @@ class Watched:
         commit = _git(self.path.parent, "rev-parse", "HEAD")
         if self._base is None or commit != self._commit:
             self._commit = commit
-            self._base = self._committed(commit) if commit else None
+            self._base = self._load_committed(commit) if commit else None
         if self._base is None:
             self._base = _Base("the first version seen", version)
         return self._base
 
-    def _committed(self, commit: str) -> _Base | None:
+    def _load_committed(self, commit: str) -> _Base | None:
         top = _git(self.path.parent, "rev-parse", "--show-toplevel")
         inside = os.path.relpath(self.path, os.path.realpath(top))
         try:
@@ -434,14 +434,14 @@ class Run:
 def runs_against(table: Table, report: Report) -> tuple[Run, ...]:
     """Return a run that gets stuck or never ends, if a check failed, and one for each violated property."""
     found = counterexample(table) if not all(check.ok for check in report.checks) else None
-    made = [_run_of(table, found)] if found is not None else []
+    runs = [_run_of(table, found)] if found is not None else []
     for one in report.properties:
         if one.rows:
             limits = dict.fromkeys(limit_names(table), 0) | one.maxima
             title = f"{'Known, and b' if one.known else 'B'}reaks: {one.says}"
             steps = tuple(_steps_of(table, [table.row(row).event for row in one.rows], limits))
-            made.append(Run(title, dict(one.maxima), steps, "the property is broken here"))
-    return tuple(made)
+            runs.append(Run(title, dict(one.maxima), steps, "the property is broken here"))
+    return tuple(runs)
 
 
 def _run_of(table: Table, found: CounterExample) -> Run:

@@ -28,9 +28,9 @@ from fsm_agent.debug.core.analysis import (
     Budgets,
     choices,
     columns,
+    count_tools,
     moves_of_tool,
     noted_moves,
-    tools_called,
     waits_of,
 )
 from fsm_agent.debug.core.breakpoints import (
@@ -198,7 +198,7 @@ class DebugPage(Page):
             "count": debugger.record.count,
             "status": debugger.status.to_dict(),
             "breakpoints": [one.to_dict() for one in debugger.breakpoints],
-            "taken": debugger.record.taken(),
+            "taken": debugger.record.count_rows(),
             "crash": None if crash is None else crash.to_dict(),
         }
 
@@ -210,7 +210,7 @@ class DebugPage(Page):
 
     def tools(self, request: Request) -> Any:
         """Answer with the tools that a turn called, and how often."""
-        return {"tools": tools_called(self._debugger(request).record)}
+        return {"tools": count_tools(self._debugger(request).record)}
 
     def filter(self, request: Request) -> Any:
         """Answer with the moves that called ``tool`` and in which ``text`` occurs, where they are given."""
@@ -248,7 +248,7 @@ class DebugPage(Page):
             raise ConfigError("no move led here", at, f"1 to {record.count}")
         known = record.snapshot(at).get("limits", {})
         budgets = Budgets(record.counters(at - 1, debugger.kind.counters), known)
-        budgets = budgets.changed({}, limits(request))
+        budgets = budgets.with_values({}, limits(request))
         table, state = debugger.table, move["source"]
         lines = {
             event: [one.to_dict() for one in choices(table, state, event, budgets)]
@@ -272,9 +272,9 @@ class DebugPage(Page):
             "move": next(iter(record.moves(at, at)), None) if at else None,
             "visit": record.visit(at - 1) if at else [],
             "now": debugger.visit(at),
-            "changed": [] if at == 0 else record.changed(at),
+            "changed": [] if at == 0 else record.changes_at(at),
             "waits": waits_of(record, at - 1) if at else {},
-            "spent": asdict(record.spent(at)) if debugger.kind.talks else None,
+            "spent": asdict(record.cost_at(at)) if debugger.kind.talks else None,
             "counters": record.counters(at, debugger.kind.counters),
             "limits": snapshot.get("limits", {}),
             "snapshot": snapshot,
@@ -309,10 +309,10 @@ class DebugPage(Page):
 
     def find(self, request: Request) -> Any:
         """Answer with the places of a turn in which a text occurs."""
-        said = request.query_params.get("text", "").strip()
-        if not said:
-            raise ConfigError("there is nothing to look for", said, "some text")
-        hits = search(self._debugger(request).record, said)
+        text = request.query_params.get("text", "").strip()
+        if not text:
+            raise ConfigError("there is nothing to look for", text, "some text")
+        hits = search(self._debugger(request).record, text)
         return {"found": [hit.to_dict() for hit in hits], "more": len(hits) >= MOST}
 
     def seek(self, request: Request) -> Any:

@@ -326,8 +326,8 @@ def map_of(table: Table) -> str:
     boxes = tuple(Box(box.state, (), NO_VISIT, box.final) for box in whole.boxes)
     arrows = tuple(_arrow(table, source, dest) for source, dest in _pairs(table))
     small = Diagram(table, boxes, arrows)
-    made = table.layout.get("map") if table.layout else None
-    layout = made or _largest(landscape(small), automatic(small))
+    drawn = table.layout.get("map") if table.layout else None
+    layout = drawn or _largest(landscape(small), automatic(small))
     svg = _crop(bare(as_svg(small, layout)), layout)
     for arrow in arrows:
         if all(table.row(row).event in table.is_macro for row in arrow.rows):

@@ -179,20 +179,20 @@ def grid(head: Sequence[str], body: Iterable[Sequence[str]]) -> str:
 
 def table_part(table: Table, svg: str) -> str:
     """Return the whole picture, then every state's decision lists and rows as text."""
-    told = [f'<div class="wide" tabindex="0" role="group" aria-label="the whole table">{svg}</div>']
+    html = [f'<div class="wide" tabindex="0" role="group" aria-label="the whole table">{svg}</div>']
     for state in table.states:
         if state == table.final:
             continue
         lines = [line for line in table.lines if line.source == state]
         rows = [row for row in table.rows if row.source == state]
-        told.append(f"<details><summary>{escape(state)}: {len(lines)} events, {len(rows)} rows</summary>")
+        html.append(f"<details><summary>{escape(state)}: {len(lines)} events, {len(rows)} rows</summary>")
         if state in table.inner:
-            told.append(f"<p>Runs {escape(words(table.inner[state].label))}.</p>")
-        told.append(grid(("Event", "Decision list", "Why"), map(_line, lines)))
-        told.append("<h3>Rows</h3>")
-        told.append(grid(("Row", "To", "Guard", "Spends", "Gives back"), (_row(table, row) for row in rows)))
-        told.append("</details>")
-    return "\n".join(told)
+            html.append(f"<p>Runs {escape(words(table.inner[state].label))}.</p>")
+        html.append(grid(("Event", "Decision list", "Why"), map(_line, lines)))
+        html.append("<h3>Rows</h3>")
+        html.append(grid(("Row", "To", "Guard", "Spends", "Gives back"), (_row(table, row) for row in rows)))
+        html.append("</details>")
+    return "\n".join(html)
 
 
 def _line(line: Line) -> tuple[str, ...]:
@@ -214,23 +214,23 @@ def _row(table: Table, row: Row) -> tuple[str, ...]:
 
 def proofs_part(report: Report) -> str:
     """Return each check with its plain sentence, properties, bounds, and the ranking."""
-    told = ["<dl>"]
+    html = ["<dl>"]
     for check in report.checks:
         verdict = '<span class="good">holds</span>' if check.ok else '<span class="bad">fails</span>'
-        told.append(f"<dt>{escape(check.name)}: {verdict}</dt><dd>{escape(sentence_of(check.name))}")
-        told.append(f'<br><span class="quiet">For {escape(check.scope)}; {escape(check.extent)}.</span>')
-        told += [f"<br>{escape(finding)}" for finding in check.findings]
-        told.append("</dd>")
-    told.append("</dl>")
+        html.append(f"<dt>{escape(check.name)}: {verdict}</dt><dd>{escape(sentence_of(check.name))}")
+        html.append(f'<br><span class="quiet">For {escape(check.scope)}; {escape(check.extent)}.</span>')
+        html += [f"<br>{escape(finding)}" for finding in check.findings]
+        html.append("</dd>")
+    html.append("</dl>")
     if report.properties:
         cells = [(escape(one.says), escape(one.verdict), escape(one.basis)) for one in report.properties]
-        told += ["<h3>What is claimed of every turn</h3>", grid(("Property", "", "By"), cells)]
+        html += ["<h3>What is claimed of every turn</h3>", grid(("Property", "", "By"), cells)]
     if report.figures:
-        told += ["<h3>Bounds</h3>", grid(("At most", "Caps", "Figure", "Formula"), _figures(report))]
+        html += ["<h3>Bounds</h3>", grid(("At most", "Caps", "Figure", "Formula"), _figures(report))]
     if report.ranking_without_caps:
         lines = "\n".join(f"<li>{escape(line)}</li>" for line in report.ranking_without_caps)
-        told.append(f"<details><summary>Why every turn ends: the ranking</summary><ol>{lines}</ol></details>")
-    return "\n".join(told)
+        html.append(f"<details><summary>Why every turn ends: the ranking</summary><ol>{lines}</ol></details>")
+    return "\n".join(html)
 
 
 def _figures(report: Report) -> Iterator[tuple[str, ...]]:
@@ -244,40 +244,40 @@ def coverage_part(table: Table, tally: Tally) -> str:
     """Return how many rows of each state were taken, and the rows that never were."""
     taken, of = coverage(table, tally)
     moves = f"{tally.moves:,} move{'s' * (tally.moves != 1)}"
-    told = [f"<p>{taken} of {of} rows ({100 * taken // of} %) taken by {moves}.</p>"]
+    html = [f"<p>{taken} of {of} rows ({100 * taken // of} %) taken by {moves}.</p>"]
     cells = []
     for state in table.states:
         some, all_ = coverage(table, tally, state)
         if all_:
             bar = f'<progress value="{some}" max="{all_}" aria-label="{escape(state)}"></progress>'
             cells.append((escape(state), f"{tally.visits.get(state, 0):,}", f"{bar} {some} of {all_}"))
-    told.append(grid(("State", "Visits", "Rows taken"), cells))
+    html.append(grid(("State", "Visits", "Rows taken"), cells))
     never = [row for row in table.rows if not tally.rows[row.id]]
     if never:
-        told.append(f"<details><summary>{len(never)} rows that were never taken</summary>")
-        told.append(grid(("Row", "To", "Guard", "Spends", "Gives back"), (_row(table, row) for row in never)))
-        told.append("</details>")
-    return "\n".join(told)
+        html.append(f"<details><summary>{len(never)} rows that were never taken</summary>")
+        html.append(grid(("Row", "To", "Guard", "Spends", "Gives back"), (_row(table, row) for row in never)))
+        html.append("</details>")
+    return "\n".join(html)
 
 
 def glossary_part(table: Table) -> str:
     """Return the terms of the language, then the counters, rungs and exits of the table."""
-    told = ["<dl>", *(f"<dt>{word}</dt><dd>{means}</dd>" for word, means in WORDS), "</dl>"]
+    html = ["<dl>", *(f"<dt>{word}</dt><dd>{means}</dd>" for word, means in WORDS), "</dl>"]
     if table.counters:
-        told.append("<h3>Counters</h3>")
-        told.append(
+        html.append("<h3>Counters</h3>")
+        html.append(
             grid(("Counter", "Spent by", "Given back by"), (_counter(table, c.name) for c in table.counters))
         )
     named = dict.fromkeys(r for line in table.lines for r in line.ladder if r.exit is None and not is_move(r))
     if named:
-        told.append("<h3>Rungs</h3>")
-        told.append(grid(("Rung", "To", "Needs", "Spends"), map(_remedy, named)))
+        html.append("<h3>Rungs</h3>")
+        html.append(grid(("Rung", "To", "Needs", "Spends"), map(_remedy, named)))
     exits: dict[str, dict[str, None]] = {}
     for row in table.rows:
         if row.exit is not None:
             exits.setdefault(row.exit, {})[f"{row.source} {words(row.event)}"] = None
     cells = ((escape(words(reason)), escape("; ".join(where))) for reason, where in exits.items())
-    return "\n".join([*told, "<h3>Exits</h3>", grid(("It ends with", "After"), cells)])
+    return "\n".join([*html, "<h3>Exits</h3>", grid(("It ends with", "After"), cells)])
 
 
 def _counter(table: Table, name: str) -> tuple[str, ...]:

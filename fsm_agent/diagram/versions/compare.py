@@ -213,10 +213,10 @@ def _fields(old: Row, new: Row) -> Iterable[tuple[str, str, str]]:
 def _exact(guard: Guard) -> str:
     """Return the guard in words, adding the limits that the words do not show."""
     atoms = {atom.yes: atom.limit for atom in guard.atoms()}
-    told = [
+    limits = [
         f"{words}: {limit}" for words, limit in sorted(atoms.items()) if limit.replace("_", " ") not in words
     ]
-    return f"{guard.label} [{', '.join(told)}]" if told else guard.label
+    return f"{guard.label} [{', '.join(limits)}]" if limits else guard.label
 
 
 def _names(old: Table, new: Table) -> Iterable[NameChange]:
@@ -423,9 +423,9 @@ def _difference(old: Bound | None, new: Bound | None) -> str:
         terms[monomial] = terms.get(monomial, 0) - factor
     more = Polynomial({monomial: factor for monomial, factor in terms.items() if factor > 0})
     less = Polynomial({monomial: -factor for monomial, factor in terms.items() if factor < 0})
-    told = [f"+ {new.printer.text(more)}"] if more.terms else []
-    told += [f"− {_bracket(old.printer.text(less))}"] if less.terms else []
-    return " ".join(told)
+    parts = [f"+ {new.printer.text(more)}"] if more.terms else []
+    parts += [f"− {_bracket(old.printer.text(less))}"] if less.terms else []
+    return " ".join(parts)
 
 
 def _bracket(sum_of: str) -> str:

@@ -51,17 +51,17 @@ def _consequences(difference: Difference, proofs: ProofChange) -> Iterator[str]:
     before, after = _possible(difference.old), _possible(difference.new)
     now = [text for key, text in after.items() if key not in before]
     gone = [text for key, text in before.items() if key not in after]
-    told = [f"**New:** {_joined(now)}."] if now else []
-    told += [f"**No longer:** {_joined(gone)}."] if gone else []
+    out = [f"**New:** {_join(now)}."] if now else []
+    out += [f"**No longer:** {_join(gone)}."] if gone else []
     lowest = {bound.quantity: bound for bound in sorted(proofs.bounds, key=lambda bound: bound.caps)}
     for bound in lowest.values():
         if None not in (bound.old_value, bound.new_value) and bound.old_value != bound.new_value:
-            told.append(f"At most {bound.new_value:,} {bound.quantity} instead of {bound.old_value:,}.")
+            out.append(f"At most {bound.new_value:,} {bound.quantity} instead of {bound.old_value:,}.")
     for name, was, now_ in proofs.checks:
         if name == CERTIFIED:
-            told.append(f"The certificate of the new version is {_accepted(now_)}; before: {_accepted(was)}.")
-    if told:
-        yield from (" ".join(told), "")
+            out.append(f"The certificate of the new version is {_accepted(now_)}; before: {_accepted(was)}.")
+    if out:
+        yield from (" ".join(out), "")
 
 
 def _accepted(findings: tuple[str, ...] | None) -> str:
@@ -89,43 +89,43 @@ CONSEQUENCES = 8
 """Maximum number of possibilities that are listed; the rest is counted."""
 
 
-def _joined(told: Sequence[str]) -> str:
-    more = [f"{len(told) - CONSEQUENCES} more, see the rows"] if len(told) > CONSEQUENCES else []
-    return "; ".join([*told[:CONSEQUENCES], *more])
+def _join(texts: Sequence[str]) -> str:
+    more = [f"{len(texts) - CONSEQUENCES} more, see the rows"] if len(texts) > CONSEQUENCES else []
+    return "; ".join([*texts[:CONSEQUENCES], *more])
 
 
 def summary(difference: Difference, proofs: ProofChange) -> str:
     """Summarize in one sentence what changed, and whether the new version is proved."""
     counts = [(difference.count(change), change) for change in ("added", "removed", "changed")]
-    told = [f"{count} row{'s' * (count != 1)} {change}" for count, change in counts if count]
-    told += (
+    parts = [f"{count} row{'s' * (count != 1)} {change}" for count, change in counts if count]
+    parts += (
         [f"{len(difference.names)} name{'s' * (len(difference.names) != 1)} changed"]
         if difference.names
         else []
     )
-    if not told:
-        told = ["no row changed"] if not proofs.changed else ["no row changed, but the proofs did"]
+    if not parts:
+        parts = ["no row changed"] if not proofs.changed else ["no row changed, but the proofs did"]
     proved = {
         (True, True): "every turn still ends",
         (False, True): "**every turn ends now**",
         (True, False): "**the new version is not proved any more**",
         (False, False): "**neither version is proved**",
     }
-    sentence = f"{', '.join(told)}; {proved[proofs.old_ok, proofs.new_ok]}."
+    sentence = f"{', '.join(parts)}; {proved[proofs.old_ok, proofs.new_ok]}."
     return sentence[0].upper() + sentence[1:]
 
 
 def change_words(change: RowChange) -> str:
     """Describe how a row differs from its old version: ``resets + rekeys; guard was retries left``."""
-    told = []
+    parts = []
     for name, before, after in change.fields:
         if name in ("spends", "resets"):
-            told.append(f"{name} {_names_changed(before, after)}")
+            parts.append(f"{name} {_names_changed(before, after)}")
         elif name == "exit":
-            told.append(f"was ⇥ {words(before)}" if before else "was not an exit")
+            parts.append(f"was ⇥ {words(before)}" if before else "was not an exit")
         elif name != "guard" or not change.follows:
-            told.append(f"{name} was {before or 'none'}")
-    return "; ".join(told)
+            parts.append(f"{name} was {before or 'none'}")
+    return "; ".join(parts)
 
 
 def as_diff_json(old: Version, new: Version, difference: Difference, proofs: ProofChange) -> str:
@@ -284,8 +284,8 @@ def _rows(rows: Sequence[RowChange]) -> Iterator[str]:
 
 def _names_changed(before: str, after: str) -> str:
     old, new = (list(filter(None, names.split(", "))) for names in (before, after))
-    told = [f"+ {name}" for name in new if name not in old] + [f"− {name}" for name in old if name not in new]
-    return ", ".join(told) or "in another order"
+    diff = [f"+ {name}" for name in new if name not in old] + [f"− {name}" for name in old if name not in new]
+    return ", ".join(diff) or "in another order"
 
 
 def _names(difference: Difference) -> Iterator[str]:
@@ -319,14 +319,14 @@ def as_comment(
 ) -> str:
     """Return Markdown for GitHub, at most ``LONGEST`` characters: if it is longer, drop the maps first, then
     the end. ``picture``: of the difference, shown after the first paragraph."""
-    told = as_diff_markdown(old, new, difference, proofs)
+    body = as_diff_markdown(old, new, difference, proofs)
     if not difference.changed and not proofs.changed:
-        return told
+        return body
     if picture is not None:
-        head, section, rest = told.partition("\n## ")
+        head, section, rest = body.partition("\n## ")
         drawn = f"```mermaid\n{as_mermaid(picture)}```\n"
-        told = f"{head.rstrip()}\n\n{drawn}{section}{rest}" if len(told) + len(drawn) < LONGEST else told
-    text = "\n".join([told, *_checks(proofs)]) + "\n"
+        body = f"{head.rstrip()}\n\n{drawn}{section}{rest}" if len(body) + len(drawn) < LONGEST else body
+    text = "\n".join([body, *_checks(proofs)]) + "\n"
     drawn = "\n".join([text, *_maps(old, new, difference)]) + "\n"
     if len(drawn) <= LONGEST:
         return drawn
@@ -559,12 +559,12 @@ def _caption(difference: Difference, proofs: ProofChange) -> Iterable[str]:
     for name in difference.names:
         if name.kind != "state":
             gone, come = set(name.before.split(", ")) - {""}, set(name.after.split(", ")) - {""}
-            told = [f"+ {item}" for item in sorted(come - gone)] + [
+            ends = [f"+ {item}" for item in sorted(come - gone)] + [
                 f"− {item}" for item in sorted(gone - come)
             ]
             yield (
                 f"{name.kind} {name.name}:"
-                f" {', '.join(told) if name.change == 'changed' and told else name.change}"
+                f" {', '.join(ends) if name.change == 'changed' and ends else name.change}"
             )
     bounds = [bound for bound in proofs.bounds if not bound.caps]
     changed = [bound for bound in bounds if bound.changed]
@@ -576,9 +576,9 @@ def _caption(difference: Difference, proofs: ProofChange) -> Iterable[str]:
             if bound.old_value is not None and bound.new_value is not None
             else ""
         )
-        told = [part for part in (words(bound.by), figures) if part]
+        parts = [part for part in (words(bound.by), figures) if part]
         yield (
-            f"{bound.quantity}: {', '.join(told) or 'another formula'}"
+            f"{bound.quantity}: {', '.join(parts) or 'another formula'}"
             if bound.old and bound.new
             else f"{bound.quantity}: no bound"
         )

@@ -18,7 +18,7 @@ from fsm_agent.fsm.table import Row, Table
 from fsm_agent.fsm.verify.formulas import bounds
 from fsm_agent.fsm.verify.properties import Product, PropertyVerdict, induct, judge, paying_counter
 from fsm_agent.fsm.verify.reach import TimeLimit, inner_limits, limit_names
-from fsm_agent.fsm.verify.worst_case import Flow, Law, all_known, can_solve
+from fsm_agent.fsm.verify.worst_case import Flow, Law, assess_all, can_solve
 
 Json = dict[str, Any]
 
@@ -165,7 +165,7 @@ def _bounds(
     rows = {row.id: number for number, row in enumerate(table.rows)}
     found = bounds(proof.without_caps, proof.with_caps, within=within.share(8)) if can_solve() else ()
     flows = {True: Flow(proof.with_caps, limits), False: Flow(proof.without_caps, limits)}
-    for bound, known in zip(found, all_known(table, proof, found, limits, within, runs=runs), strict=True):
+    for bound, known in zip(found, assess_all(table, proof, found, limits, within, runs=runs), strict=True):
         priced = flows[bound.caps].most(bound.states, bound.spends)
         if priced is None or known is None:
             continue

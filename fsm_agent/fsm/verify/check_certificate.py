@@ -100,8 +100,8 @@ class Table:
                 exit_rung = {"rung": "", "to": self.final, "exit": macro["exits"][state]}
                 self.add(state, macro["event"], [exit_rung], [])
         self.rows = [row for line in self.lines.values() for row in line.rows]
-        said = [(row["id"], row["dest"], row["spends"], row["resets"]) for row in form["rows"]]
-        same = said == [(row.id, row.dest, row.spends, row.resets) for row in self.rows]
+        rows = [(row["id"], row["dest"], row["spends"], row["resets"]) for row in form["rows"]]
+        same = rows == [(row.id, row.dest, row.spends, row.resets) for row in self.rows]
         need(same, "the rows are not those of the lines")
         stuck = {*self.states} - {state for state, _ in self.lines} - {self.final}
         need(not stuck, f"{', '.join(sorted(stuck))}: stuck, no line leads on")
@@ -307,11 +307,11 @@ def check_bound(graph, limits, bound):
     def gain(row):
         return spends in row.spends if spends else not states or row.dest in states
 
-    for text, kind, which in bound["multipliers"]:
+    for text, kind, name in bound["multipliers"]:
         price = Fraction(text) if len(text) < 40 and "e" not in text.lower() else 0
         need(price > 0, "a multiplier is not positive")
         table.steps(2 * len(graph.edges))
-        factors, most = law(graph, limits, kind, which)
+        factors, most = law(graph, limits, kind, name)
         paid = [sum_ + price * factor if factor else sum_ for sum_, factor in zip(paid, factors, strict=True)]
         total += price * most
     for edge, sum_ in zip(graph.edges, paid, strict=True):
@@ -361,9 +361,9 @@ def check(form: Any, certificate: Any) -> str:
         about(name, check_bound, graph if bound["caps"] else free, limits, bound)
     if promises:
         about(promises["name"], check_promises, graph, promises)
-    said = f"{form['name']}: {len(table.rows)} rows in {len(graph.places)} places, every turn ends"
-    said += f", {len(claims)} properties, {len(certificate['bounds'])} bounds"
-    said += f", {promises['name']} (as the certificate declares visits)" if promises else ""
+    summary = f"{form['name']}: {len(table.rows)} rows in {len(graph.places)} places, every turn ends"
+    summary += f", {len(claims)} properties, {len(certificate['bounds'])} bounds"
+    summary += f", {promises['name']} (as the certificate declares visits)" if promises else ""
     inner = {one["name"]: one for runs in form.get("inner", {}).values() for one in runs["tables"]}
     need({*inner} == {one["name"] for one in certificate["inner"]}, "an inner table has no certificate")
     for state, runs in form.get("inner", {}).items():
@@ -371,7 +371,7 @@ def check(form: Any, certificate: Any) -> str:
         exits = {row["exit"] for one in runs["tables"] for row in one["rows"]} - {None}
         need(all((state, name) in table.lines for name in exits), f"{state} has no line for an exit")
     parts = (about(one["name"], check, inner[one["name"]], one) for one in certificate["inner"])
-    return "; ".join([said, *parts])
+    return "; ".join([summary, *parts])
 
 
 def about(name, check, *what):

@@ -93,12 +93,12 @@ class Paths:
 
     def _near(self, wanted: Iterable[Run]) -> dict[Run, Run]:
         wanted, found = set(wanted), dict[Run, Run]()
-        came: Came = {self._start: None}
+        prev: Came = {self._start: None}
         pairs = [self._start]
         for pair in pairs:
             if len(pairs) > NEAR or not wanted - found.keys():
                 break
-            self._take(pair, came, pairs, wanted, found)
+            self._take(pair, prev, pairs, wanted, found)
         else:
             self.complete = True
         return found
@@ -135,7 +135,7 @@ class Paths:
     ) -> None:
         """``kept``: the places of a pair that distinguish it from others; ``prices``: (place, price) of the
         counters to save."""
-        came: Came = {self._start: None}
+        prev: Came = {self._start: None}
         new, cheapest = [self._start], dict[tuple[int, ...], int]()
         waiting: list[tuple[int, int, int, Pair]] = []
         for count in range(FAR):
@@ -154,9 +154,9 @@ class Paths:
             if not waiting or rows in found or self._within.over:
                 return
             new = []
-            self._take(heapq.heappop(waiting)[3], came, new, wanted, found)
+            self._take(heapq.heappop(waiting)[3], prev, new, wanted, found)
 
-    def _take(self, pair: Pair, came: Came, new: list[Pair], wanted: set[Run], found: dict[Run, Run]) -> None:
+    def _take(self, pair: Pair, prev: Came, new: list[Pair], wanted: set[Run], found: dict[Run, Run]) -> None:
         """Record the goals that start in ``pair``, and add the pairs that it leads to."""
         for row, after in self.moves(pair):
             goals = (
@@ -166,22 +166,22 @@ class Paths:
             )
             for goal in goals:
                 if goal in wanted and goal not in found:
-                    found[goal] = (*_way(came, pair), *goal)
-            if after not in came and after[0] != self._final:
-                came[after] = (pair, row)
+                    found[goal] = (*_way(prev, pair), *goal)
+            if after not in prev and after[0] != self._final:
+                prev[after] = (pair, row)
                 new.append(after)
 
     def _shortest_end(self, pair: Pair, without: set[int]) -> Run | None:
-        came: Came = {pair: None}
+        prev: Came = {pair: None}
         pairs = [pair]
         for here in pairs:
             if len(pairs) > NEAR:
                 break
             if here[0] == self._final:
-                return _way(came, here)
+                return _way(prev, here)
             for row, after in self.moves(here):
-                if row not in without and after not in came:
-                    came[after] = (here, row)
+                if row not in without and after not in prev:
+                    prev[after] = (here, row)
                     pairs.append(after)
         return None
 
@@ -189,13 +189,13 @@ class Paths:
         return tuple(self.table.rows[number] for number in run)
 
 
-def _way(came: Came, pair: Pair) -> Run:
+def _way(prev: Came, pair: Pair) -> Run:
     rows = []
-    step = came[pair]
+    step = prev[pair]
     while step is not None:
         pair, row = step
         rows.append(row)
-        step = came[pair]
+        step = prev[pair]
     return tuple(reversed(rows))
 
 
@@ -278,7 +278,7 @@ def cover(
             if within.over:
                 break
             scripts.append(script)
-            covered |= _taken(script)
+            covered |= _aims_of(script)
         if not paths.complete or within.over:
             missed |= dict.fromkeys(goal.aim for goal in _goals(paths, pairs) if paths.possible(goal))
     return Cover(tuple(scripts), tuple(aim for aim in missed if aim not in covered))
@@ -304,7 +304,7 @@ def _goals(paths: Paths, pairs: bool) -> Iterable[Goal]:
     return pair_goals(paths.graph, paths.limits) if pairs else row_goals(paths.table, paths.limits)
 
 
-def _taken(script: Script) -> set[Aim]:
+def _aims_of(script: Script) -> set[Aim]:
     return {(row.id,) for row in script.rows} | set(script.pairs)
 
 
@@ -318,7 +318,7 @@ def _few(paths: Paths, runs: Mapping[Aim, Run]) -> Iterator[Script]:
     ):
         if aim not in covered:
             script = Script(paths.rows((*run, *paths.ending(run))), paths.all_limits, aim, len(run))
-            covered |= _taken(script)
+            covered |= _aims_of(script)
             yield script
 
 

@@ -51,14 +51,14 @@ class Bound:
     @property
     def text(self) -> str:
         """The formula; the minimum if there are several."""
-        return self.written()[0]
+        return self.write()[0]
 
     @property
     def legend(self) -> list[str]:
         """One line for each name in the formula that abbreviates a sum."""
-        return self.written()[1]
+        return self.write()[1]
 
-    def written(self, sums: dict[str, str] | None = None) -> tuple[str, list[str]]:
+    def write(self, sums: dict[str, str] | None = None) -> tuple[str, list[str]]:
         """Return the formula and its legend. ``sums``: names of sums that other formulas of the same page
         share."""
         texts, legend = self.printer.named(self.formulas, sums)
@@ -115,7 +115,7 @@ def _bounds(
     ranking: Ranking, wanted: list[tuple[str, ...]], spent: list[str], within: TimeLimit
 ) -> list[Bound]:
     """Bound the visits of each of ``wanted``, and how often each cap of ``spent`` is spent."""
-    counting = _counted(ranking)
+    counting = _counting_of(ranking)
     with counting.lock:
         counting.refine(within)
         return _bounds_of(ranking, wanted, spent, counting)
@@ -141,13 +141,13 @@ def _cap_bounds(counting: Counting, cap: str) -> Iterator[Polynomial]:
     """Yield bounds on how often the rows that spend a cap are taken: by all arguments together, and by the
     cap alone."""
     spending = counting.sets.spent[cap]
-    for estimate in (counting.taken(spending), counting.paid(cap, spending)):
+    for estimate in (counting.count_edges(spending), counting.count_paid(cap, spending)):
         if estimate:
             yield estimate.formula
 
 
 @lru_cache(maxsize=8)
-def _counted(ranking: Ranking) -> Counting:
+def _counting_of(ranking: Ranking) -> Counting:
     """Cached, because it is the same for all watched states and is refined whenever there is time."""
     return Counting(ranking)
 
@@ -157,7 +157,7 @@ def _visits(counting: Counting, states: tuple[str, ...], caps: list[str]) -> Ite
     start is a visit."""
     into = counting.sets.into(states)
     start = Polynomial.constant(counting.sets.graph.table.initial in states)
-    for estimate in (counting.taken(into), *(counting.paid(cap, into) for cap in caps)):
+    for estimate in (counting.count_edges(into), *(counting.count_paid(cap, into) for cap in caps)):
         if estimate:
             yield estimate.formula + start
 
@@ -177,7 +177,7 @@ def _printer(counting: Counting) -> Printer:
     table = counting.sets.graph.table
     sums: dict[str, tuple[Variable, ...]] = {}
     for flag, locations in counting.sets.flagged.items():
-        entered = counting.entered(locations)
+        entered = counting.count_entries(locations)
         monomials = entered.formula.terms if entered else {}
         if len(monomials) > 1 and all(
             len(monomial) == 1 and factor == 1 for monomial, factor in monomials.items()
@@ -250,7 +250,7 @@ class Counting:
             self.refined = not self._grow(within)
             self._settle()
 
-    def taken(self, edges: int) -> Estimate | None:
+    def count_edges(self, edges: int) -> Estimate | None:
         """Return how often ``edges`` are taken together, or None when no argument bounds them."""
         if edges not in self._asked:
             offers: dict[int, Estimate] = {}
@@ -262,7 +262,7 @@ class Counting:
             self._asked[edges] = None if chosen is None else sum((found[i] for i in chosen), NEVER)
         return self._asked[edges]
 
-    def paid(self, counter: str, edges: int) -> Estimate | None:
+    def count_paid(self, counter: str, edges: int) -> Estimate | None:
         """Return how often ``edges`` are taken together, by the limit of ``counter`` alone, which all of them
         must spend."""
         if not edges:
@@ -281,10 +281,10 @@ class Counting:
         limit = Estimate(Polynomial.largest(limits), CAP_SAMPLE if counter in self._caps else SAMPLE)
         return limit * min(known, key=lambda estimate: estimate.weight)
 
-    def entered(self, region: int) -> Estimate | None:
+    def count_entries(self, region: int) -> Estimate | None:
         """Return how often a run enters ``region`` from outside; a start in it counts as entering."""
         start = ONCE if region & 1 else NEVER
-        entering = self.taken(self.sets.entering(region))
+        entering = self.count_edges(self.sets.entering(region))
         return entering + start if entering else None
 
     def _offers(self, edges: int) -> Iterator[tuple[int, Estimate]]:
@@ -294,7 +294,7 @@ class Counting:
                 continue
             spent = edges & spending
             for mask in {spent & touching for touching in self._visited.values()} - {0}:
-                price = self.paid(counter, mask)
+                price = self.count_paid(counter, mask)
                 if price:
                     yield mask, price
         for leaving, price in self._exits.items():
@@ -306,7 +306,7 @@ class Counting:
     def _between(self, counter: str, part: int) -> Estimate | None:
         """Return the number of stretches without a reset of ``counter`` in which a run is in ``part``."""
         inside = self.sets.reset[counter] & self.sets.inside(part)
-        resets, others = self.taken(inside), self.taken(self.sets.reset[counter] & ~inside)
+        resets, others = self.count_edges(inside), self.count_edges(self.sets.reset[counter] & ~inside)
         starts = [ONCE + others] if others else []
         if part in self._entries:
             starts.append(self._entries[part])
@@ -329,7 +329,7 @@ class Counting:
 
     def _enter(self, region: int) -> bool:
         """Record how often ``region`` is entered, if that is less than the known bound."""
-        found = self.entered(region)
+        found = self.count_entries(region)
         if not _improve(self._entries, region, found):
             return False
         leaving = self.sets.leaving(region)

@@ -53,11 +53,11 @@ def pair_goals(graph: Graph, limits: Mapping[str, int]) -> Iterator[Goal]:
     leaving: dict[int, list[Row]] = {}
     for edge in graph.edges:
         leaving.setdefault(edge.source, []).append(edge.row)
-    told: set[tuple[str, str]] = set()
+    seen: set[tuple[str, str]] = set()
     for edge in graph.edges:
         for row in leaving.get(edge.dest, ()):
-            if (edge.row.id, row.id) not in told:
-                told.add((edge.row.id, row.id))
+            if (edge.row.id, row.id) not in seen:
+                seen.add((edge.row.id, row.id))
                 yield _goal(graph.table, (edge.row, row), limits)
 
 

@@ -221,7 +221,7 @@ class Product:
                 return None
         return before
 
-    def seen(self, edge: Edge, claimed: Property) -> set[Seen]:
+    def observe(self, edge: Edge, claimed: Property) -> set[Seen]:
         """Return all that ``claimed`` may see of a move by ``edge``, whatever came before."""
         return {seen for seen, _ in self._cases(edge, claimed, frozenset(), False, frozenset())}
 
@@ -245,25 +245,25 @@ class Product:
 
         regions &= truth.where(known)
         for values in itertools.product((True, False), repeat=len(atoms)):
-            said = {(a.counter, a.limit): value for a, value in zip(atoms, values, strict=True)}
-            here = regions & truth.where(_predicate(said))
-            if not here or any(known(a) not in (None, said[a.counter, a.limit]) for a in atoms):
+            case = {(a.counter, a.limit): value for a, value in zip(atoms, values, strict=True)}
+            here = regions & truth.where(_predicate(case))
+            if not here or any(known(a) not in (None, case[a.counter, a.limit]) for a in atoms):
                 continue
             fails = failing
             if exact:
                 more = {(a.counter, a.limit) for a in truth.atoms if not here & truth.where(_only(a))}
-                more |= {name for name, value in said.items() if not value}
-                gone = self.graph.flags.union(edge.row.resets)
-                fails = frozenset(name for name in failing | more if name[0] not in gone)
-            yield claimed.sees(edge.row, _holding(said)), fails
+                more |= {name for name, value in case.items() if not value}
+                removed = self.graph.flags.union(edge.row.resets)
+                fails = frozenset(name for name in failing | more if name[0] not in removed)
+            yield claimed.sees(edge.row, _holding(case)), fails
 
 
-def _holding(said: Mapping[tuple[str, str], bool]) -> Holds:
-    return lambda atom: said[atom.counter, atom.limit]
+def _holding(case: Mapping[tuple[str, str], bool]) -> Holds:
+    return lambda atom: case[atom.counter, atom.limit]
 
 
-def _predicate(said: Mapping[tuple[str, str], bool]) -> Callable[[Below], bool | None]:
-    return lambda atom: said.get((atom.counter, atom.limit))
+def _predicate(case: Mapping[tuple[str, str], bool]) -> Callable[[Below], bool | None]:
+    return lambda atom: case.get((atom.counter, atom.limit))
 
 
 def _only(wanted: Below) -> Callable[[Below], bool | None]:
@@ -278,7 +278,7 @@ def paying_counter(product: Product, claimed: Property) -> str:
     one to both."""
     if not isinstance(claimed, AtMostProperty) or claimed.limit is None:
         return ""
-    seen = {edge: product.seen(edge, claimed) for edge in product.graph.edges}
+    seen = {edge: product.observe(edge, claimed) for edge in product.graph.edges}
     counted = [edge for edge, cases in seen.items() if any(case[0] for case in cases)]
     kept = [edge for edge, cases in seen.items() if not all(case[1] for case in cases)]
     ahead: dict[int, int] = {}
@@ -341,20 +341,20 @@ class _RunSearch:
     def run(self) -> Script | None:
         """Return the run, continued to the end of the turn; ``None`` when none was found."""
         start = _Place(0, self.claimed.start, (0,) * len(self.counters), self.maxima)
-        came: dict[_Place, tuple[_Place, Row] | None] = {start: None}
+        parents: dict[_Place, tuple[_Place, Row] | None] = {start: None}
         moves, order = {start: 0}, itertools.count()
         waiting = [(self.far.get(self._node(start), 0), 0, next(order), start)]
         while waiting and self.places < MOST_PLACES:
             place = heapq.heappop(waiting)[3]
             self.places += 1
             if place.memory == BROKEN:
-                return self._script(came, place)
+                return self._script(parents, place)
             for row, after in self._onward(place):
                 far = 0 if after.memory == BROKEN else self.far.get(self._node(after))
-                made = moves[place] + 1
-                if far is not None and made < moves.get(after, made + 1):
-                    came[after], moves[after] = (place, row), made
-                    heapq.heappush(waiting, (made + far, far, next(order), after))
+                depth = moves[place] + 1
+                if far is not None and depth < moves.get(after, depth + 1):
+                    parents[after], moves[after] = (place, row), depth
+                    heapq.heappush(waiting, (depth + far, far, next(order), after))
         self.complete = not waiting
         return None
 
@@ -372,9 +372,9 @@ class _RunSearch:
             )
             for opened in self._open_ranges(row.guard, counts, first):
                 for values in itertools.product((True, False), repeat=len(atoms)):
-                    said = {(a.counter, a.limit): value for a, value in zip(atoms, values, strict=True)}
+                    case = {(a.counter, a.limit): value for a, value in zip(atoms, values, strict=True)}
                     wanted = AllOf(tuple(a if v else Spent(a) for a, v in zip(atoms, values, strict=True)))
-                    seen = self.claimed.sees(row, _holding(said))
+                    seen = self.claimed.sees(row, _holding(case))
                     for maxima in self._open_ranges(wanted, counts, opened):
                         memory = self.claimed.step(place.memory, seen, row.exit is not None, 0)
                         yield row, _Place(edge.dest, memory, after, tuple(maxima.values()))
@@ -403,15 +403,15 @@ class _RunSearch:
         if not ends or least <= min(ends):
             yield maxima if flag else {**maxima, limit: (least, min(ends) if ends else None)}
 
-    def _script(self, came: Mapping[_Place, tuple[_Place, Row] | None], place: _Place) -> Script:
+    def _script(self, parents: Mapping[_Place, tuple[_Place, Row] | None], place: _Place) -> Script:
         """Return the run up to ``place`` under the smallest maxima that it needs, continued to the end of the
         turn."""
         limits = {name: least for name, (least, _) in zip(self.limits, place.maxima, strict=True)}
         rows: list[Row] = []
-        step = came[place]
+        step = parents[place]
         while step is not None:
             rows.insert(0, step[1])
-            step = came[step[0]]
+            step = parents[step[0]]
         numbers = {row.id: number for number, row in enumerate(self.table.rows)}
         run = tuple(numbers[row.id] for row in rows)
         paths = Paths(self.table, limits)
@@ -509,7 +509,7 @@ class _Fixpoint:
             if demand.state == state:
                 self._obligations += 1
                 if demand not in self._faults and not demand.holds(place.value):
-                    self._faults[demand] = self._broken(place, demand.what)
+                    self._faults[demand] = self._fault(place, demand.what)
         if place.location < 0:
             return
         if state == self.table.final:
@@ -544,7 +544,7 @@ class _Fixpoint:
             self._left[key] = tuple(dict.fromkeys(results(visit, place.value)))
         return self._left[key]
 
-    def _broken(self, place: CarriedPlace, what: str) -> Fault:
+    def _fault(self, place: CarriedPlace, what: str) -> Fault:
         """Build the fault: the last visit that changed the value, and the shortest run to the place."""
         run, at, changed = list[str](), place, None
         while (step := self._came[at]) is not None:

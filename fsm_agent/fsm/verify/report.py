@@ -16,7 +16,7 @@ from fsm_agent.fsm.verify.faults import repairs
 from fsm_agent.fsm.verify.formulas import Bound, bounds
 from fsm_agent.fsm.verify.properties import induct, judge, run_in_words
 from fsm_agent.fsm.verify.reach import SECONDS, Scope, TimeLimit, inner_limits, limit_names, small_scopes
-from fsm_agent.fsm.verify.worst_case import Known, all_known, can_solve, visits
+from fsm_agent.fsm.verify.worst_case import Known, assess_all, can_solve, visits
 from fsm_agent.support.installation import install_command
 
 LONGEST_PART = 200
@@ -129,11 +129,11 @@ class Figure:
         cut = [f"not refined in {self.cut_after:g} s"] if self.cut_after is not None else []
         if self.value is None or self.by_formula is None:
             return "; ".join(["for every configuration", *cut])
-        said = [self._reach_words(), *(cut if self.kind == "upper" else [])]
+        parts = [self._reach_words(), *(cut if self.kind == "upper" else [])]
         if self.value < self.by_formula:
             how = "exact search" if self.exact is not None else "the flow of runs"
-            said.append(f"from {how}, the formula gives {self.by_formula:,}")
-        return "; ".join(said)
+            parts.append(f"from {how}, the formula gives {self.by_formula:,}")
+        return "; ".join(parts)
 
     def _reach_words(self) -> str:
         if self.kind == "exact":
@@ -397,7 +397,7 @@ def _alone(
     if small:
         within.tell("small scopes")
         scopes, missed = small_scopes(table, within=within.share(SHARES))
-    known = all_known(table, proof, found, limits, within, runs=small)
+    known = assess_all(table, proof, found, limits, within, runs=small)
     if small:
         within.tell("dead rows")
         checks += (_alive(table, scopes, missed, within), _sound(found, scopes))
@@ -532,7 +532,7 @@ def _figure(
     sums: dict[str, str],
 ) -> Figure:
     """``sums`` contains the names of sums in the formulas of one report."""
-    formula, legend = bound.written(sums)
+    formula, legend = bound.write(sums)
     cut = known.cut or (known.exact is None and not bound.refined) if known else not bound.refined
     compared = [(bound.value(scope.limits), exact) for scope, exact in _exact(bound, scopes)]
     return Figure(

@@ -521,7 +521,7 @@ class Known:
     priced: Priced | None = None
 
 
-def all_known(
+def assess_all(
     table: Table,
     proof: Proof,
     found: tuple[Bound, ...],
@@ -550,7 +550,7 @@ def all_known(
             known.append(Known(bound.value(limits), cut=within.over))
         else:
             within.tell(f"flow and longest run of {bound.name}")
-            known.append(_known(table, bound, flows, within.share(len(found) - number), runs=runs))
+            known.append(_assess(table, bound, flows, within.share(len(found) - number), runs=runs))
     capped = [one.run for bound, one in zip(found, known, strict=True) if one is not None and bound.caps]
     return [
         _spend_bound(bound, limits, capped) if bound.spends else one
@@ -583,7 +583,7 @@ def _search_bound(bound: Bound, limits: Mapping[str, int], found: Search) -> Kno
     return Known(min(exact, bound.value(limits)), found.worst_run(bound.states or None), None, exact)
 
 
-def _known(table: Table, bound: Bound, flows: _Flows, within: TimeLimit, *, runs: bool) -> Known:
+def _assess(table: Table, bound: Bound, flows: _Flows, within: TimeLimit, *, runs: bool) -> Known:
     value, flow = bound.value(flows.limits), flows.of(caps=bound.caps)
     priced = flow.most(bound.states, within=within.share(2 if runs else 1))
     most = value if priced is None else min(value, floor(priced.value))

@@ -38,7 +38,7 @@ EVENTS_HEADER = "x-fsm-agent-events"
 SUSPENDED = "suspended"
 SERVER_LABEL = "fsm_agent"
 """Label of tools that run on this server, which the Responses wire shows as calls of an MCP server."""
-_TOLD = (Transition, StatusText, Named, IterationBegun, ToolProgress, ApprovalAsked, ClarifyAsked)
+_PROGRESS = (Transition, StatusText, Named, IterationBegun, ToolProgress, ApprovalAsked, ClarifyAsked)
 
 
 class EngineEvent(BaseModel):
@@ -54,7 +54,7 @@ class EngineEvent(BaseModel):
 
 def engine_event(served: ServedEvent, sequence_number: int | None = None) -> EngineEvent | None:
     """Return an engine event for a client that requested them; ``None`` for one that the wire can express."""
-    if not isinstance(served.event.values, _TOLD):
+    if not isinstance(served.event.values, _PROGRESS):
         return None
     data = to_jsonable_python(served.event.values._asdict(), fallback=str)
     kind = f"{FIELD}.{served.event.name}"

@@ -156,13 +156,13 @@ class OpenAiDoor(Door):
     ) -> Response:
         turn = await self._service.start(caller, asked.message, session, turn_id=turn, **_options(asked))
         if self._heads.get(turn) is not None:  # a repeated request, by its idempotency key
-            return await self._answered(request, caller, asked, self._translator(caller, turn, request))
+            return await self._respond(request, caller, asked, self._translator(caller, turn, request))
         head = ResponseHead(
             turn, session, time.time(), asked.model, asked.previous, asked.instructions or None,
             asked.metadata, asked.format, asked.background, asked.thoughts,
         )  # fmt: skip
         await self._heads.put(turn, asdict(head))
-        return await self._answered(request, caller, asked, self._translator(caller, turn, request, head))
+        return await self._respond(request, caller, asked, self._translator(caller, turn, request, head))
 
     async def _continue(
         self, request: Request, caller: Caller, asked: Asked, turn: str, status: str
@@ -180,14 +180,14 @@ class OpenAiDoor(Door):
         if not self._service.pending(caller, turn):
             await self._service.resume(caller, turn)
             translator.go_on()
-        return await self._answered(request, caller, asked, translator, last)
+        return await self._respond(request, caller, asked, translator, last)
 
-    async def _answered(
+    async def _respond(
         self, request: Request, caller: Caller, asked: Asked, translator: ResponseTranslator, after: str = ""
     ) -> Response:
-        known = headers_of({"turn": translator.head.turn, "session": translator.head.session}) | _ignored(
-            asked
-        )
+        known = headers_of(
+            {"turn": translator.head.turn, "session": translator.head.session}
+        ) | _ignored_header(asked)
         if asked.stream:
             stream = self._response_stream(caller, translator, after)
             return _with(EventStream(stream, _stream_error), known)
@@ -280,7 +280,7 @@ class OpenAiDoor(Door):
             session, turn = named, f"{named}-{turn.rpartition('-')[2]}"
         turn = await self._service.start(caller, asked.message, session, turn_id=turn, **_options(asked))
         head = CompletionHead(turn, session, int(time.time()), asked.model, asked.schema is not None)
-        known = headers_of({"turn": turn, "session": session}) | _ignored(asked)
+        known = headers_of({"turn": turn, "session": session}) | _ignored_header(asked)
         if asked.stream:
             extras = EVENTS_HEADER in request.headers
             translator = ChatTranslator(head, usage=asked.usage, extras=extras)
@@ -384,11 +384,11 @@ def answers(asked: Asked, pending: Sequence[Pending]) -> list[tuple[Pending, Any
 def _names(caller: Caller, request: Request) -> tuple[str, str]:
     """Return a new session and turn; with an idempotency key always the same ones."""
     if key := request.headers.get("idempotency-key"):
-        made = hashlib.sha256(f"{caller.id}\0{key}".encode("utf-8", "replace")).hexdigest()
+        id = hashlib.sha256(f"{caller.id}\0{key}".encode("utf-8", "replace")).hexdigest()
     else:
-        made = uuid.uuid4().hex
-    session = f"s-{made[:12]}"
-    return session, f"{session}-{made[12:20]}"
+        id = uuid.uuid4().hex
+    session = f"s-{id[:12]}"
+    return session, f"{session}-{id[12:20]}"
 
 
 def _options(asked: Asked) -> dict[str, Any]:
@@ -400,15 +400,15 @@ def _options(asked: Asked) -> dict[str, Any]:
     return {name: value for name, value in given.items() if value is not None}
 
 
-def _ignored(asked: Asked) -> dict[str, str]:
+def _ignored_header(asked: Asked) -> dict[str, str]:
     return {IGNORED_HEADER: ", ".join(sorted(asked.ignored))} if asked.ignored else {}
 
 
 def _failure(result: TurnResult[Any]) -> dict[str, Any]:
     error = error_of(result)
     kind = "invalid_request_error" if error.code == "invalid_prompt" else "server_error"
-    said = {"message": error.message, "type": kind, "param": None, "code": error.code}
-    return {"error": said, FIELD: facts_of_result(result)}
+    fields = {"message": error.message, "type": kind, "param": None, "code": error.code}
+    return {"error": fields, FIELD: facts_of_result(result)}
 
 
 def _response(translator: ResponseTranslator, known: Mapping[str, str]) -> Response:
@@ -416,12 +416,12 @@ def _response(translator: ResponseTranslator, known: Mapping[str, str]) -> Respo
     return _with(_json(translator.response), {**known, **headers_of(facts)})
 
 
-def _json(made: BaseModel) -> Response:
-    return Response(_text(made), media_type="application/json")
+def _json(model: BaseModel) -> Response:
+    return Response(_text(model), media_type="application/json")
 
 
-def _text(made: BaseModel) -> str:
-    return made.model_dump_json(by_alias=True, exclude_unset=True)
+def _text(model: BaseModel) -> str:
+    return model.model_dump_json(by_alias=True, exclude_unset=True)
 
 
 def _sse(event: Any) -> Sse:

@@ -234,8 +234,8 @@ def _rows_of_call(item: Mapping[str, Any], call_id: str, where: str) -> list[Row
 
 
 def _result_row(call_id: str, output: Any) -> Row:
-    said = output if isinstance(output, str) else json.dumps(output, ensure_ascii=False)
-    return {"role": "tool", "tool_call_id": call_id, "content": said}
+    text = output if isinstance(output, str) else json.dumps(output, ensure_ascii=False)
+    return {"role": "tool", "tool_call_id": call_id, "content": text}
 
 
 # Messages of both wires
@@ -245,18 +245,18 @@ def _row_of_message(asked: Asked, row: Any, where: str) -> Row | None:
     """Return a row of the history; add a system row to the instructions instead."""
     role = row.get("role") if isinstance(row, dict) else None
     if role in SYSTEM:
-        said = text_only(_parts(row.get("content"), where))
-        asked.instructions = "\n\n".join(filter(None, (asked.instructions, said)))
+        text = text_only(_parts(row.get("content"), where))
+        asked.instructions = "\n\n".join(filter(None, (asked.instructions, text)))
         return None
     if role == "user":
         return {"role": "user", "content": _parts(row.get("content"), where)}
     if role == "assistant":
-        made: Row = {"role": "assistant", "content": None}
+        result: Row = {"role": "assistant", "content": None}
         if row.get("content") is not None:
-            made["content"] = text_only(_parts(row["content"], where))
+            result["content"] = text_only(_parts(row["content"], where))
         if row.get("tool_calls"):
-            made["tool_calls"] = row["tool_calls"]
-        return made
+            result["tool_calls"] = row["tool_calls"]
+        return result
     if role == "tool" and isinstance(row.get("tool_call_id"), str):
         return _result_row(row["tool_call_id"], text_only(_parts(row.get("content"), where)))
     raise InvalidRequest(

@@ -186,7 +186,7 @@ class ResponseTranslator:
         self._calls: dict[str, tuple[int, str]] = {}
         self._asked: set[str] = set()
         self._said = ""
-        self.response = self._made("in_progress")
+        self.response = self._response("in_progress")
 
     # What is given, and what is sent
 
@@ -255,26 +255,26 @@ class ResponseTranslator:
             sent += self._answer(result.final_response or "", complete=outcome is Outcome.COMPLETED)
         else:
             sent += self._close_message("final_answer", "incomplete")
-        self.response = self._made(STATUSES[outcome], result)
+        self.response = self._response(STATUSES[outcome], result)
         return [*sent, self._last()]
 
     def wait(self, pending: Sequence[Pending]) -> list[BaseModel]:
         """Return the end of the stream of a turn that is suspended."""
         sent = self._ask_all([one.to_dict() for one in pending])
-        self.response = self._made("incomplete", pending=pending)
+        self.response = self._response("incomplete", pending=pending)
         return [*sent, self._last()]
 
     def give_up(self, why: str) -> list[BaseModel]:
         """Return the end of the stream of a turn that was given up for a newer message of its session."""
         sent = [*self._close_thought(), *self._close_message("commentary"), *self._close_tools()]
         self.facts = {**self.facts, "outcome": "given_up", "error": why}
-        self.response = self._made("cancelled")
+        self.response = self._response("cancelled")
         return [*sent, self._last()]
 
     def go_on(self) -> None:
         """Record that a suspended turn runs again: ``begin`` sends its current state."""
         self.facts = {"turn": self.head.turn, "session": self.head.session}
-        self.response = self._made("in_progress")
+        self.response = self._response("in_progress")
 
     # Text
 
@@ -294,7 +294,7 @@ class ResponseTranslator:
             id=now.id, type="message", role="assistant", status="in_progress", content=[]
         )
         return [
-            self._added(now.index, message),
+            self._item_added(now.index, message),
             ResponseContentPartAddedEvent(
                 type="response.content_part.added", item_id=now.id, output_index=now.index, content_index=0,
                 part=_text_part(""), sequence_number=self._next(),
@@ -379,7 +379,7 @@ class ResponseTranslator:
             self._thought = now = _Writing(self._take_index(), self._id("rs"))
             item = ResponseReasoningItem(id=now.id, type="reasoning", summary=[], status="in_progress")
             sent = [
-                self._added(now.index, item),
+                self._item_added(now.index, item),
                 ResponseReasoningSummaryPartAddedEvent(
                     type="response.reasoning_summary_part.added", item_id=now.id, output_index=now.index,
                     summary_index=0, part=AddedPart(type="summary_text", text=""),
@@ -427,40 +427,40 @@ class ResponseTranslator:
         if call_id in self._calls:
             return []
         sent = [*self._close_thought(), *self._close_message("commentary")]
-        index, item_id, said = self._take_index(), self._id("mcp"), _json(arguments)
+        index, item_id, text = self._take_index(), self._id("mcp"), _json(arguments)
         self._calls[call_id] = index, item_id
         call = _call(item_id, name, "", status="in_progress")
-        self._items[index] = call.model_copy(update={"arguments": said})
+        self._items[index] = call.model_copy(update={"arguments": text})
         where: dict[str, Any] = {"item_id": item_id, "output_index": index}
         return [
             *sent,
-            self._added(index, call),
+            self._item_added(index, call),
             ResponseMcpCallInProgressEvent(
                 type="response.mcp_call.in_progress", sequence_number=self._next(), **where
             ),
             ResponseMcpCallArgumentsDeltaEvent(
-                type="response.mcp_call_arguments.delta", delta=said, sequence_number=self._next(), **where
+                type="response.mcp_call_arguments.delta", delta=text, sequence_number=self._next(), **where
             ),
             ResponseMcpCallArgumentsDoneEvent(
-                type="response.mcp_call_arguments.done", arguments=said, sequence_number=self._next(), **where
+                type="response.mcp_call_arguments.done", arguments=text, sequence_number=self._next(), **where
             ),
         ]
 
     def _complete_tool(self, event: ToolComplete) -> list[BaseModel]:
         sent = self._start_tool(event.call_id, event.name, event.arguments)
         index, item_id = self._calls.pop(event.call_id)
-        said = _json(event.arguments)
+        text = _json(event.arguments)
         where: dict[str, Any] = {"item_id": item_id, "output_index": index}
         done: BaseModel
         if event.status == "ok":
-            call = _call(item_id, event.name, said, status="completed", output=event.result)
+            call = _call(item_id, event.name, text, status="completed", output=event.result)
             done = ResponseMcpCallCompletedEvent(
                 type="response.mcp_call.completed", sequence_number=self._next(), **where
             )
         else:
             words = [{"type": "text", "text": event.result}]
             error = McpToolExecutionError(type="mcp_tool_execution_error", content=words)
-            call = _call(item_id, event.name, said, status="failed", error=error)
+            call = _call(item_id, event.name, text, status="failed", error=error)
             done = ResponseMcpCallFailedEvent(
                 type="response.mcp_call.failed", sequence_number=self._next(), **where
             )
@@ -489,7 +489,7 @@ class ResponseTranslator:
                 id=one["id"], type="mcp_approval_request", name=one["tool"], server_label=SERVER_LABEL,
                 arguments=self._arguments_of(one["call"]),
             )  # fmt: skip
-            sent += [self._added(index, request), self._done(index, request)]
+            sent += [self._item_added(index, request), self._done(index, request)]
         return sent
 
     # The response
@@ -509,7 +509,7 @@ class ResponseTranslator:
             type="response.incomplete", response=self.response, sequence_number=number
         )
 
-    def _made(
+    def _response(
         self,
         status: Literal["in_progress", "completed", "incomplete", "cancelled", "failed"],
         result: TurnResult[Any] | None = None,
@@ -537,7 +537,7 @@ class ResponseTranslator:
             **more,
         )  # fmt: skip
 
-    def _added(self, index: int, item: Item) -> BaseModel:
+    def _item_added(self, index: int, item: Item) -> BaseModel:
         return ResponseOutputItemAddedEvent(
             type="response.output_item.added", output_index=index, item=item, sequence_number=self._next()
         )

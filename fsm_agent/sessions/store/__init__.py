@@ -104,11 +104,11 @@ class TurnClaims(StoredSessions):
     """The sessions of one home, and the process that owns each turn or session. Raises ``StoreError`` when
     the store cannot be used."""
 
-    async def written(self, job: Job) -> Any:
+    async def write(self, job: Job) -> Any:
         """Run the job in the next transaction; return its result once that is committed."""
         return await asyncio.wrap_future(self.database.submit(job))
 
-    async def written_for(self, fence: Fence, job: Job) -> Any:
+    async def write_for(self, fence: Fence, job: Job) -> Any:
         """``written``, for a turn. Raises ``OwnershipLost``, and writes nothing, when another process owns
         it."""
 
@@ -116,7 +116,7 @@ class TurnClaims(StoredSessions):
             fence.refuse(c)
             return job(c)
 
-        return await self.written(write)
+        return await self.write(write)
 
     async def claim(
         self,
@@ -141,7 +141,7 @@ class TurnClaims(StoredSessions):
 
         def take(c: SqlConnection) -> Claim | None:
             if rank is None:
-                done = self._seized(c, turn_id, own, digest, as_read)
+                done = self._seize(c, turn_id, own, digest, as_read)
             else:
                 done = c.execute(_BY_RANK, (rank, own, turn_id, rank, digest)).rowcount == 1
                 if done:
@@ -149,14 +149,14 @@ class TurnClaims(StoredSessions):
             row = c.execute("SELECT session, epoch, rank, ended, digest FROM turns WHERE id = ?", (turn_id,))
             if (found := row.fetchone()) is None:
                 raise ConfigError("no such turn", turn_id, "the id of a turn that is stored")
-            session, epoch, last, ended, theirs = found
+            session, epoch, last, ended, owner_digest = found
             if done:
                 return Claim(turn_id, session, epoch, last, own)
             if ended is not None:
                 return None
-            if digest not in ("", theirs):
+            if digest not in ("", owner_digest):
                 raise ConfigError(
-                    f"turn {turn_id} was begun with another version of its table", theirs, digest
+                    f"turn {turn_id} was begun with another version of its table", owner_digest, digest
                 )
             if rank is None:
                 raise SessionBusy(
@@ -164,15 +164,13 @@ class TurnClaims(StoredSessions):
                 )
             raise OwnershipLost(f"turn {turn_id} was claimed by a later attempt; this one stops here")
 
-        claim: Claim | None = await self.written(take)
+        claim: Claim | None = await self.write(take)
         if claim is not None:
             here = "in this process" if rank is None and own == self.owners.me else "by another process"
-            self.fences.claimed(turn_id, claim.epoch, here)
+            self.fences.record_claim(turn_id, claim.epoch, here)
         return claim
 
-    def _seized(
-        self, c: SqlConnection, turn_id: str, own: str, digest: str, as_read: TurnInfo | None
-    ) -> bool:
+    def _seize(self, c: SqlConnection, turn_id: str, own: str, digest: str, as_read: TurnInfo | None) -> bool:
         """Claim a turn whose owner is gone; return false if it cannot be claimed, or has moved."""
         row = c.execute("SELECT session, owner, epoch, seq, ended FROM turns WHERE id = ?", (turn_id,))
         if (found := row.fetchone()) is None or found[4] is not None:
@@ -195,8 +193,8 @@ class TurnClaims(StoredSessions):
         """Watch a turn that runs here from now on. A dispatched turn may be dispatched again at any time, and
         no machine sees which processes live on the others that share a database."""
         owner, shared = self.owners.me, fence.handed_out or self.database.shared
-        fence.alone = lambda: not shared and self.owners.seen(owner)
-        self.fences.opened(fence)
+        fence.alone = lambda: not shared and self.owners.is_alive_here(owner)
+        self.fences.open(fence)
 
     async def enter(self, session: Session, fence: Fence, version: int, newest: int) -> None:
         """Hold the session for a claimed turn, and read it. Rows numbered above ``newest`` and transcripts
@@ -215,7 +213,7 @@ class TurnClaims(StoredSessions):
             c.execute("UPDATE sessions SET version = ? WHERE id = ?", (version, session.id))
             self.read(c, session)
 
-        await self.written_for(fence, take)
+        await self.write_for(fence, take)
         session.owner = self.owners.me
 
     def _hold(self, c: SqlConnection, session: Session, holder: str, at: float) -> int:
@@ -245,7 +243,7 @@ class TurnClaims(StoredSessions):
                 )
             return self._hold(c, session, fence.turn_id, self.now())
 
-        session.revision = await self.written_for(fence, take)
+        session.revision = await self.write_for(fence, take)
         session.owner = self.owners.me
 
     def refuse_if_alive(self, session_id: str, turn_id: str, owner: str | None) -> None:
@@ -266,7 +264,7 @@ class TurnClaims(StoredSessions):
             c.execute("UPDATE turns SET owner = NULL WHERE id = ?", (fence.turn_id,))
             c.execute("UPDATE sessions SET holder = NULL, owner = NULL WHERE holder = ? AND owner = ?", mine)
 
-        await self.written_for(fence, free)
+        await self.write_for(fence, free)
 
     def let_go(self, holder: str, epoch: int | None = None) -> None:
         """Release what this process holds for ``holder``, without waiting for the write. Keep another
@@ -376,7 +374,7 @@ class Store(TurnClaims):
             self._insert_turn(c, session, turn, start(), new, at)
             return revision, abandoned
 
-        session.revision, abandoned = await self.written(begin)
+        session.revision, abandoned = await self.write(begin)
         session.owner = self.owners.me
         session.wire = self._rows.take_wire(session.id)
         return Begun(abandoned)
@@ -454,13 +452,13 @@ class Store(TurnClaims):
         if (late := self._late.get(session_id)) is None:
             return
         try:
-            await self.written(late.job)
+            await self.write(late.job)
         except JournalError:
             log.warning(
                 "session %s was changed by another process; what could not be saved of it before is lost",
                 session_id,
             )
-            self.not_stored(late.line)
+            self.mark_lost(late.line)
         self._late = {one: other for one, other in self._late.items() if other is not late}
 
     def _give_up(self, c: SqlConnection, session_id: str, at: float) -> str | None:
@@ -503,7 +501,7 @@ class Store(TurnClaims):
 
         self.fences.hold(fence, session_id)
         try:
-            session.revision = await self.written(take)
+            session.revision = await self.write(take)
             session.owner = self.owners.me
             yield session
         finally:
@@ -526,7 +524,7 @@ class Store(TurnClaims):
                 c.execute(f"UPDATE sessions SET {names} WHERE id = ?", (*columns.values(), one.id))  # noqa: S608 - ours
             return [count_revision(c, one.id) for one in line]
 
-        for one, revision in zip(line, await self.written(write), strict=True):
+        for one, revision in zip(line, await self.write(write), strict=True):
             one.revision = revision
             self.keep_rows(one)
 

@@ -200,7 +200,7 @@ class GroupWriter(ABC):
         when the transaction cannot begin, or when that of a single job cannot be committed."""
 
     @abstractmethod
-    def explained(self, error: BaseException) -> Exception:
+    def explain(self, error: BaseException) -> Exception:
         """Return a ``StoreError`` of one line for a fault of the database; other errors unchanged."""
 
     def tidy(self, connection: Any) -> None:  # noqa: B027 - nothing, where nothing is to be done
@@ -252,7 +252,7 @@ class GroupWriter(ABC):
                 whole = self.commit_group(connection, group)
                 self.tidy(connection)
             except BaseException as error:
-                _fail(group, self.explained(error))
+                _fail(group, self.explain(error))
                 whole = False
             if connection is not None and not whole:
                 with contextlib.suppress(Exception):  # the connection is closed in any case
@@ -363,12 +363,12 @@ class Database(GroupWriter):
     def close(self) -> None:
         """Finish submitted jobs, and close. Safe to call twice."""
 
-    def listen(self, heard: Callable[[str], None]) -> bool:
+    def listen(self, on_notice: Callable[[str], None]) -> bool:
         """Call ``heard`` in another thread with the name of each table that received commands or answers,
         as long as its object lives. False if the database sends no notifications: poll instead."""
         return False
 
-    def numbers_given(self, c: SqlConnection) -> None:
+    def continue_numbers(self, c: SqlConnection) -> None:
         """Continue numbering above the highest number, after rows were written with explicit numbers."""
 
     @abstractmethod

@@ -72,7 +72,7 @@ async def _take_back(store: Store, session: Session, count: int) -> Undone:
     for part in fields(ContextMeter):
         setattr(session.meter, part.name, getattr(meter, part.name))
     notes, session.unwritten = session.unwritten, []
-    at, numbers, ids = store.now(), session.numbered(before), [turn.id for turn in found]
+    at, numbers, ids = store.now(), session.numbers_of(before), [turn.id for turn in found]
     believed = session.revision
 
     def write(c: SqlConnection) -> int:
@@ -89,7 +89,7 @@ async def _take_back(store: Store, session: Session, count: int) -> Undone:
         c.execute("UPDATE sessions SET meter = ?, meter_crc = ?, touched = ? WHERE id = ?", values)
         return count_revision(c, session.id)
 
-    session.revision = await store.written(write)
+    session.revision = await store.write(write)
     return Undone(session.id, tuple(ids), found[-1].asked, len(before))
 
 
@@ -263,14 +263,14 @@ def _edit_reply(position: Position, value: Any) -> None:
             position.snapshot["state"],
             "a move into CallLLM",
         )
-    said = {"text": value} if isinstance(value, str) else dict(_mapping("reply", value))
+    fields = {"text": value} if isinstance(value, str) else dict(_mapping("reply", value))
     calls = tuple(
         ToolCall(
             str(call.get("id") or f"call_{index}"), str(call["name"]), _arguments(call.get("arguments", {}))
         )
-        for index, call in enumerate(said.get("tool_calls", ()))
+        for index, call in enumerate(fields.get("tool_calls", ()))
     )
-    text = str(said.get("text", ""))
+    text = str(fields.get("text", ""))
     _recording(position).reply_of_model = ModelReply(
         text, tool_calls=calls, finish="tool_calls" if calls else "stop"
     )

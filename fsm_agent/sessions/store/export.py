@@ -384,9 +384,9 @@ def session_trajectory(
             "SELECT id, outcome FROM turns WHERE session = ? AND undone IS NULL ORDER BY number DESC LIMIT 1",
             (session_id,),
         ).fetchone()
-    told = Turns(database).snapshot(last[0]) if last else {}
+    snapshot = Turns(database).snapshot(last[0]) if last else {}
     completed = bool(last) and last[1] == "completed"
-    return _trajectory(session_id, rows, told, (created, model, completed), None if raw else secrets)
+    return _trajectory(session_id, rows, snapshot, (created, model, completed), None if raw else secrets)
 
 
 def turn_trajectory(
@@ -394,8 +394,8 @@ def turn_trajectory(
 ) -> dict[str, Any]:
     """Return the transcript up to the end of one turn. Raises ``ConfigError`` for an unknown id."""
     turns = Turns(database)
-    info, told, result = turns.info(turn_id), turns.snapshot(turn_id), turns.result(turn_id) or {}
-    session, version, length, newest = told["history"]
+    info, snapshot, result = turns.info(turn_id), turns.snapshot(turn_id), turns.result(turn_id) or {}
+    session, version, length, newest = snapshot["history"]
     with database.reading() as c:
         last, stored = newest_number(c, session, turn_id), transcript(c, session, version)
     rows = [
@@ -405,7 +405,7 @@ def turn_trajectory(
     ]
     model = f"{result['provider']}:{result['model']}" if result else ""
     return _trajectory(
-        turn_id, rows, told, (info.began, model, info.outcome == "completed"), None if raw else secrets
+        turn_id, rows, snapshot, (info.began, model, info.outcome == "completed"), None if raw else secrets
     )
 
 
@@ -420,25 +420,25 @@ def save_trajectory(database: Database, turn_id: str, path: Path) -> None:
 def _trajectory(
     name: str,
     rows: Iterable[Mapping[str, Any]],
-    told: Mapping[str, Any],
+    snapshot: Mapping[str, Any],
     facts: tuple[float, str, bool],
     secrets: Collection[str] | None,
 ) -> dict[str, Any]:
     at, model, completed = facts
-    spoken = [*([("system", _system(told))] if told else []), *_join_entries(_speaking(rows))]
-    said = [
+    entries = [*([("system", _system(snapshot))] if snapshot else []), *_join_entries(_speaking(rows))]
+    turns = [
         {"from": speaker, "value": text if secrets is None else mask(text, secrets)}
-        for speaker, text in spoken
+        for speaker, text in entries
     ]
     when = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(at))
-    return {"id": name, "conversations": said, "timestamp": when, "model": model, "completed": completed}
+    return {"id": name, "conversations": turns, "timestamp": when, "model": model, "completed": completed}
 
 
-def _system(told: Mapping[str, Any]) -> str:
-    prompt = str(told.get("system_prompt", ""))
+def _system(snapshot: Mapping[str, Any]) -> str:
+    prompt = str(snapshot.get("system_prompt", ""))
     specs = [
         {"type": "function", "function": {name: tool[name] for name in ("name", "description", "parameters")}}
-        for tool in told.get("tools", ())
+        for tool in snapshot.get("tools", ())
     ]
     tools = (
         TOOLS.format(tools="\n".join(json.dumps(spec, ensure_ascii=False) for spec in specs)) if specs else ""
@@ -459,8 +459,8 @@ def _speaking(rows: Iterable[Mapping[str, Any]]) -> Iterator[tuple[str, str]]:
                 yield "gpt", "\n".join(filter(None, (thoughts, text, *_calls(row))))
             case "tool":
                 name = row.get("name") or names.get(row.get("tool_call_id", ""), "")
-                said = {"tool_call_id": row.get("tool_call_id"), "name": name, "content": text}
-                yield "tool", f"<tool_response>\n{json.dumps(said, ensure_ascii=False)}\n</tool_response>"
+                answer = {"tool_call_id": row.get("tool_call_id"), "name": name, "content": text}
+                yield "tool", f"<tool_response>\n{json.dumps(answer, ensure_ascii=False)}\n</tool_response>"
             case role:
                 yield "human" if role == "user" else role, text
 
@@ -479,7 +479,7 @@ def _calls(row: Mapping[str, Any]) -> Iterator[str]:
         )
 
 
-def _join_entries(said: Iterable[tuple[str, str]]) -> Iterator[tuple[str, str]]:
+def _join_entries(pairs: Iterable[tuple[str, str]]) -> Iterator[tuple[str, str]]:
     """Merge consecutive entries of one speaker."""
-    for speaker, entries in itertools.groupby(said, key=lambda one: one[0]):
+    for speaker, entries in itertools.groupby(pairs, key=lambda one: one[0]):
         yield speaker, "\n".join(text for _, text in entries)

@@ -186,14 +186,14 @@ class Fences:
             if any(one.turn_id == turn_id and not one.lost for one in self._held.values()):
                 raise _busy(session_id, turn_id)
 
-    def opened(self, fence: Fence) -> None:
+    def open(self, fence: Fence) -> None:
         """Watch this attempt. An earlier attempt at the same turn is lost."""
         with self._lock:
             before, self._fences[fence.turn_id] = self._fences.get(fence.turn_id), fence
         if before is not None and before is not fence:
             before.lose(f"turn {fence.turn_id} was taken over in this process; this one stops here")
 
-    def claimed(self, turn_id: str, epoch: int, where: str = "by another process") -> None:
+    def record_claim(self, turn_id: str, epoch: int, where: str = "by another process") -> None:
         """Record a turn's new epoch: an earlier attempt at it in this process is lost."""
         with self._lock:
             fence = self._fences.get(turn_id)
@@ -211,7 +211,7 @@ class Fences:
             turns = json.dumps(list(self._fences))
         sql = "SELECT id, epoch FROM turns WHERE id IN (SELECT value FROM json_each(?))"
         for turn_id, epoch in connection.execute(sql, (turns,)).fetchall():
-            self.claimed(turn_id, epoch)
+            self.record_claim(turn_id, epoch)
 
 
 # ----------------------------------------------------------------------------------------------------
@@ -241,11 +241,11 @@ class Owners:
         with self._lock:
             if not self._me or self._pid != os.getpid() or not self._file(self._me).exists():
                 self._me, self._pid = uuid.uuid4().hex[:12], os.getpid()
-                self._handle = self._locked(self._me)
+                self._handle = self._lock_file(self._me)
                 weakref.finalize(self, _release_lock, self._file(self._me), self._handle, self._pid)
             return self._me
 
-    def seen(self, owner: str) -> bool:
+    def is_alive_here(self, owner: str) -> bool:
         """Return whether ``owner`` is this process and its file exists, so that no process takes over its
         turns."""
         with self._lock:
@@ -257,12 +257,12 @@ class Owners:
         if self._handle >= 0:
             os.close(self._handle)
 
-    def _locked(self, owner: str) -> int:
+    def _lock_file(self, owner: str) -> int:
         private_folder(self._folder)
         handle = os.open(self._file(owner), os.O_RDWR | os.O_CREAT | getattr(os, "O_CLOEXEC", 0), 0o600)
         take(handle)
-        who = {"pid": os.getpid(), "host": platform.node(), "since": time.time()}
-        os.write(handle, json.dumps(who).encode())
+        record = {"pid": os.getpid(), "host": platform.node(), "since": time.time()}
+        os.write(handle, json.dumps(record).encode())
         return handle
 
     def alive(self, owner: str | None) -> dict[str, Any] | None:
@@ -289,18 +289,18 @@ class Owners:
         """Raise ``SessionBusy`` when another live process runs the turn ``holder`` of the session."""
         if owner == self.me:
             return  # ours, but no turn of this process holds it: it was dropped
-        if (who := self.alive(owner)) is not None:
-            since = time.strftime("%H:%M:%S", time.localtime(who["since"]))
+        if (found := self.alive(owner)) is not None:
+            since = time.strftime("%H:%M:%S", time.localtime(found["since"]))
             raise SessionBusy(
-                f"session {session_id} is busy: turn {holder} is running in process {who['pid']} on"
-                f" {who['host']} (up since {since}); wait for it, or stop that process and resume the turn"
+                f"session {session_id} is busy: turn {holder} is running in process {found['pid']} on"
+                f" {found['host']} (up since {since}); wait for it, or stop that process and resume the turn"
             )
 
     def _read_record(self, owner: str) -> dict[str, Any]:
         with contextlib.suppress(OSError, ValueError):
-            said = json.loads(self._file(owner).read_text(encoding="utf-8"))
-            if isinstance(said, dict):
-                return said
+            record = json.loads(self._file(owner).read_text(encoding="utf-8"))
+            if isinstance(record, dict):
+                return record
         return {"pid": 0, "host": "?", "since": 0.0}
 
     def _file(self, owner: str) -> Path:

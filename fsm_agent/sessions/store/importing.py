@@ -61,16 +61,16 @@ def read_lines(lines: Iterable[str], name: str) -> ExportedLines:
                 raise _BadLine("there is nothing behind the end")
             if len(text) > MAX_LINE:
                 raise _BadLine(f"it has more than {MAX_LINE:,} characters")
-            said = _json(text)
-            kind = str(said.get("kind"))
+            fields = _json(text)
+            kind = str(fields.get("kind"))
             if file is None:
-                file = ExportedLines(_header(said))
+                file = ExportedLines(_header(fields))
             elif kind == "end":
-                if (before := _check_line(End, said).lines) != number - 1:
+                if (before := _check_line(End, fields).lines) != number - 1:
                     raise _BadLine(f"{number - 1} lines come before the end, {before} were written")
                 ended = True
             elif kind in KINDS:
-                file.of[kind].append((number, _check_line(KINDS[kind], said)))
+                file.of[kind].append((number, _check_line(KINDS[kind], fields)))
             else:
                 raise _BadLine(f"unknown kind {kind[:40]!r}; known: {', '.join(KINDS)}")
         if file is None:
@@ -87,34 +87,34 @@ def read_lines(lines: Iterable[str], name: str) -> ExportedLines:
     return file
 
 
-def _header(said: Mapping[str, Any]) -> Header:
-    if said.get("kind") != "fsm-agent":
+def _header(fields: Mapping[str, Any]) -> Header:
+    if fields.get("kind") != "fsm-agent":
         raise _BadLine('the first line must be {"kind": "fsm-agent", "format": 1, …}')
-    if said.get("format") != FORMAT:
+    if fields.get("format") != FORMAT:
         raise _BadLine(
-            f"format {said.get('format')!r} is of another version of fsm-agent; this one reads format"
+            f"format {fields.get('format')!r} is of another version of fsm-agent; this one reads format"
             f" {FORMAT}"
         )
-    return _check_line(Header, said)
+    return _check_line(Header, fields)
 
 
 def _json(text: str) -> dict[str, Any]:
     try:
-        said = parse_json(json.loads(text))
+        value = parse_json(json.loads(text))
     except (ValueError, RecursionError):
-        said = None
-    if not isinstance(said, dict):
+        value = None
+    if not isinstance(value, dict):
         raise _BadLine("this is not a JSON object")
-    return said
+    return value
 
 
-def _check_line(kind: type[L], said: Mapping[str, Any]) -> L:
+def _check_line(kind: type[L], line: Mapping[str, Any]) -> L:
     try:
-        return kind.model_validate(said)
+        return kind.model_validate(line)
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         where = ".".join(str(part) for part in first["loc"])
-        raise _BadLine(f"{said.get('kind')}: {where}: {first['msg'].removeprefix('Value error, ')}") from None
+        raise _BadLine(f"{line.get('kind')}: {where}: {first['msg'].removeprefix('Value error, ')}") from None
 
 
 def _problems(file: ExportedLines) -> Iterator[tuple[int, str]]:
@@ -212,23 +212,23 @@ def _broken_turns(file: ExportedLines, sessions: set[str]) -> Iterator[tuple[int
     for number, move in file.of["move"]:
         moves.setdefault(move.turn, []).append((number, move))
     for number, turn in file.of["turn"]:
-        made = sorted(moves.get(turn.id, ()), key=lambda one: one[1].seq)
+        steps = sorted(moves.get(turn.id, ()), key=lambda one: one[1].seq)
         first = (turn.forked_at or 0) + 1
         if (turn.parent is None) != (turn.forked_at is None):
             yield number, "a forked turn names both parent and forked_at"
-        elif [move.seq for _, move in made] != list(range(first, turn.seq + 1)):
+        elif [move.seq for _, move in steps] != list(range(first, turn.seq + 1)):
             yield number, f"its moves are not numbered {first} to {turn.seq}"
-        elif made and made[-1][1].dest != turn.state:
-            yield number, f"it is in {turn.state}, but its last move leads to {made[-1][1].dest}"
-        yield from _broken_snapshots(number, turn, made, sessions)
+        elif steps and steps[-1][1].dest != turn.state:
+            yield number, f"it is in {turn.state}, but its last move leads to {steps[-1][1].dest}"
+        yield from _broken_snapshots(number, turn, steps, sessions)
 
 
 def _broken_snapshots(
-    number: int, turn: Any, made: list[tuple[int, Any]], sessions: set[str]
+    number: int, turn: Any, steps: list[tuple[int, Any]], sessions: set[str]
 ) -> Iterator[tuple[int, str]]:
     snapshot, changes = (
         turn.start,
-        [("start", number, {}), *(("delta", place, move.delta) for place, move in made)],
+        [("start", number, {}), *(("delta", place, move.delta) for place, move in steps)],
     )
     for name, place, delta in [*changes, ("delta", number, turn.final or {})]:
         try:
@@ -378,7 +378,7 @@ def copy_store(
                     raise StoreError(f"{target.name} holds something else in {table}; nothing was copied")
                 rows[table] = total
                 digests.append(after)
-            target.numbers_given(c)
+            target.continue_numbers(c)
             return Copied(rows, hashlib.sha256("".join(digests).encode()).hexdigest())
 
         copied: Copied = target.submit(write, alone=True).result()
@@ -392,10 +392,10 @@ def _copy_tables() -> Iterator[str]:
 def _refuse_if_run(source: Store, c: SqlConnection) -> None:
     running = "SELECT id, owner FROM turns WHERE ended IS NULL AND owner IS NOT NULL"
     for turn, owner in c.execute(running).fetchall():
-        if (who := source.owners.alive(owner)) is not None:
+        if (process := source.owners.alive(owner)) is not None:
             raise ConfigError(
                 "a store cannot be copied while turns of it run",
-                f"turn {turn} in process {who['pid']} on {who['host']}",
+                f"turn {turn} in process {process['pid']} on {process['host']}",
                 "a store at rest: wait for its turns, or stop them",
             )
 
@@ -446,7 +446,7 @@ def _all_rows(c: SqlConnection, table: str) -> Iterator[Sequence[Any]]:
 
 def _digest(rows: Iterator[Sequence[Any]]) -> str:
     """Hash rows as both databases can hold them: PostgreSQL does not store NUL."""
-    made = hashlib.sha256()
+    digest = hashlib.sha256()
     for row in rows:
-        made.update(repr(tuple(row)).replace("\\x00", "\N{REPLACEMENT CHARACTER}").encode())
-    return made.hexdigest()
+        digest.update(repr(tuple(row)).replace("\\x00", "\N{REPLACEMENT CHARACTER}").encode())
+    return digest.hexdigest()

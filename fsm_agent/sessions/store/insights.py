@@ -201,13 +201,13 @@ class Insights:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the report as JSON values, with usage merged into the other fields."""
-        told = asdict(self) | {"total": self.total.to_dict()}
-        told["overview"]["idle"] = self.overview.idle
+        data = asdict(self) | {"total": self.total.to_dict()}
+        data["overview"]["idle"] = self.overview.idle
         for name in ("models", "rows", "sessions", "sources"):
-            for one, fields in zip(getattr(self, name), told[name], strict=True):
+            for one, fields in zip(getattr(self, name), data[name], strict=True):
                 del fields["spent"]
                 fields |= one.spent.to_dict()
-        return told
+        return data
 
 
 def rows_by_turn(store: Store, days: float, digest: str, most: int) -> dict[str, list[str]]:

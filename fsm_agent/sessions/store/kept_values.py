@@ -60,10 +60,10 @@ class KeptValues:
             c.execute("DELETE FROM kept_values WHERE extension = ? AND key = ?", values[:2])
             c.execute("INSERT INTO kept_values (extension, key, value) VALUES (?, ?, ?)", values)
 
-        await self._store.written(write)
+        await self._store.write(write)
 
     async def drop(self, key: str) -> None:
         """Delete a value, if it exists."""
         values = (self._extension, key)
         delete = "DELETE FROM kept_values WHERE extension = ? AND key = ?"
-        await self._store.written(lambda c: c.execute(delete, values) and None)
+        await self._store.write(lambda c: c.execute(delete, values) and None)

@@ -65,7 +65,7 @@ class Pending:
         """The kind of wait, in a few words."""
         return WHAT[self.kind].format(tool=self.tool)
 
-    def settled(self, now: float) -> bool:
+    def is_settled(self, now: float) -> bool:
         """Return whether this entry no longer blocks the turn: it was answered, or its time has come."""
         return self.answered is not None or (self.due is not None and self.due <= now)
 
@@ -86,8 +86,8 @@ _HERE = "t.ended IS NULL AND p.seq = t.seq"
 def note_waits(turn_id: str, seq: int, later: NotYet, at: float) -> Job:
     """Return the job that writes a pending item of a turn after ``seq`` moves; repeated calls write it once.
     An earlier, different question about the same call is withdrawn."""
-    said = f"{turn_id} {seq} {later.call} {later.kind} {later.digest}"
-    item = "p-" + hashlib.sha256(said.encode("utf-8", "replace")).hexdigest()[:10]
+    key = f"{turn_id} {seq} {later.call} {later.kind} {later.digest}"
+    item = "p-" + hashlib.sha256(key.encode("utf-8", "replace")).hexdigest()[:10]
     values = (
         item, turn_id, seq, later.call, later.kind, later.tool,
         later.asked.encode("utf-8", "replace").decode(), *json_with_checksum(list(later.choices)),
@@ -117,7 +117,7 @@ class PendingItems:
 
     def open(self) -> list[Pending]:
         """Return unanswered items, oldest first."""
-        return self._found(f"WHERE {_HERE} AND p.answered IS NULL ORDER BY p.since, p.id")
+        return self._select(f"WHERE {_HERE} AND p.answered IS NULL ORDER BY p.since, p.id")
 
     def of_turn(self, turn_id: str) -> list[Pending]:
         """Return the current items of a turn and its children, answered or not, oldest first."""
@@ -131,13 +131,13 @@ class PendingItems:
 
     def of_call(self, turn_id: str, call: str) -> list[Pending]:
         """Return the current items of one call of a turn, answered or not."""
-        return self._found(f"WHERE {_HERE} AND p.turn = ? AND p.call = ?", turn_id, call)
+        return self._select(f"WHERE {_HERE} AND p.turn = ? AND p.call = ?", turn_id, call)
 
     def find(self, name: str) -> Pending:
         """Return the item with this id or unique beginning of an id, answered or not. Raises
         ``ConfigError``."""
         begins = "WHERE substr(p.id, 1, length(?)) = ? ORDER BY p.id"
-        found = self._found(begins, name, name) if name else []
+        found = self._select(begins, name, name) if name else []
         if len(found) == 1 or (found and found[0].id == name):
             return found[0]
         there = ", ".join(one.id for one in found or self.open()) or "nothing waits for an answer"
@@ -148,7 +148,7 @@ class PendingItems:
         returns whether the process of an owner lives. A child continues with its parent."""
         waits, roots = defaultdict[str, list[bool]](list), dict[str, str | None]()
         now = self._now()
-        for one in self._found(f"WHERE {_HERE} ORDER BY p.since, p.id"):
+        for one in self._select(f"WHERE {_HERE} ORDER BY p.since, p.id"):
             turn = one.turn
             while True:
                 parent, forked_at, owner = self._database().select(
@@ -160,7 +160,7 @@ class PendingItems:
                 if not above:
                     break
                 turn = above[0][0]
-            waits[turn].append(one.settled(now))
+            waits[turn].append(one.is_settled(now))
             roots[turn] = owner
         return [turn for turn, there in waits.items() if all(there) and not alive(roots[turn])]
 
@@ -195,7 +195,7 @@ class PendingItems:
 
         return self._database().write(write)
 
-    def _found(self, where: str, *values: object) -> list[Pending]:
+    def _select(self, where: str, *values: object) -> list[Pending]:
         return [_read(row) for row in self._database().select(f"{_SELECT} {where}", *values)]
 
 

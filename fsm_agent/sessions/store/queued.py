@@ -72,7 +72,7 @@ async def queue(store: Store, turn_id: str, session: str, digest: str, request: 
         raise ConfigError("this cannot be queued", wrong[0], ", ".join(sorted(ASKED)))
     owner = store.owners.me if digest == ATTENDED else None
     values = (turn_id, session, digest, *json_with_checksum(dict(request)), store.now(), owner)
-    await store.written(
+    await store.write(
         lambda c: (
             c.execute(
                 "INSERT INTO queued (id, session, digest, request, request_crc, at, owner)"
@@ -84,7 +84,7 @@ async def queue(store: Store, turn_id: str, session: str, digest: str, request: 
     )
 
 
-def found(store: Store, turn_id: str) -> QueuedTurn | None:
+def find_queued(store: Store, turn_id: str) -> QueuedTurn | None:
     """Return the queued turn with this id, even one that has begun."""
     rows = store.database.select(f"SELECT {_COLUMNS} FROM queued WHERE id = ?", turn_id)  # noqa: S608 - ours
     return _read(rows[0]) if rows else None
@@ -113,7 +113,7 @@ async def claim_queued(store: Store, turn_id: str, rank: int | None) -> tuple[Qu
         )
         return (queued, mine) if done.rowcount == 1 else None
 
-    claimed = await store.written(take)
+    claimed = await store.write(take)
     if claimed is None:
         return None
     queued, mine = claimed
@@ -141,7 +141,7 @@ async def withdraw(store: Store, turn_id: str, problem: str = "") -> bool:
     by the process that resumes it. Return false if it was withdrawn before."""
     values = (store.now(), problem, turn_id)
     return bool(
-        await store.written(
+        await store.write(
             lambda c: (
                 c.execute(
                     "UPDATE queued SET withdrawn = ?, problem = ? WHERE id = ? AND withdrawn IS NULL", values
@@ -154,7 +154,7 @@ async def withdraw(store: Store, turn_id: str, problem: str = "") -> bool:
 async def note_problem(store: Store, turn_id: str, problem: str) -> None:
     """Store the reason why a worker could not run a turn that is tried again."""
     values = (problem, turn_id)
-    await store.written(lambda c: c.execute("UPDATE queued SET problem = ? WHERE id = ?", values) and None)
+    await store.write(lambda c: c.execute("UPDATE queued SET problem = ? WHERE id = ?", values) and None)
 
 
 def to_be_run(store: Store, before: float) -> list[QueuedTurn]:
@@ -180,7 +180,7 @@ def to_be_run(store: Store, before: float) -> list[QueuedTurn]:
                 return last.ended < before and not _is_over(store, last)
             turn_id, owner = last.id, last.owner
         return not store.owners.alive(owner) and (  # first: nearly all are running
-            queued.withdrawn is not None or all(one.settled(store.now()) for one in items.of_turn(turn_id))
+            queued.withdrawn is not None or all(one.is_settled(store.now()) for one in items.of_turn(turn_id))
         )
 
     return [queued for *row, owner, ended_by in rows if is_left(queued := _read(row), owner, ended_by)]
@@ -223,12 +223,12 @@ async def forget_ended(store: Store) -> None:
         return how != "handed_over" or _is_over(store, last_turn(store, turn))
 
     if ended := [(row[0],) for row in rows if is_over(*row)]:
-        await store.written(lambda c: c.executemany("DELETE FROM queued WHERE id = ?", ended) and None)
+        await store.write(lambda c: c.executemany("DELETE FROM queued WHERE id = ?", ended) and None)
 
 
 def must_be(store: Store, turn_id: str) -> QueuedTurn:
     """Return the queued turn with this id. Raises ``ConfigError`` if it does not exist."""
-    if (queued := found(store, turn_id)) is None:
+    if (queued := find_queued(store, turn_id)) is None:
         raise ConfigError("no such turn was queued", turn_id)
     return queued
 

@@ -77,11 +77,11 @@ class Spending:
         """Return the usage by scope. Raises ``StoreError``."""
         today = midnight(self.store.now())
         if self.store.database.shared:
-            await self.store.written(lambda c: None)
+            await self.store.write(lambda c: None)
             self._newest = None
         if self._newest is None or today != self._midnight:
             self._begin(today)
-        spent: dict[LimitScope, Expense] = await self.store.written(self._read)
+        spent: dict[LimitScope, Expense] = await self.store.write(self._read)
         return spent
 
     def _begin(self, today: float) -> None:
@@ -346,8 +346,8 @@ class TurnReport:
     @property
     def model(self) -> str:
         """The model that answered, with its provider; empty until the turn has ended."""
-        said = self.result or {}
-        return f"{said['provider']}:{said['model']}" if "model" in said else ""
+        result = self.result or {}
+        return f"{result['provider']}:{result['model']}" if "model" in result else ""
 
     @property
     def handed_to(self) -> str:
@@ -362,12 +362,12 @@ class TurnReport:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the turn as JSON values."""
-        told = asdict(self.info) | {"undone": self.undone, **self.spent.to_dict()}
-        told["effects_in_doubt"] = [asdict(one) for one in self.doubts]
-        told |= {"result": self.result, "agent": self.agent, "model": self.model, "handed_to": self.handed_to}
-        told["moves"] = [asdict(step) for step in self.steps]
-        told["children"] = [child.to_dict() for child in self.children]
-        return told
+        data = asdict(self.info) | {"undone": self.undone, **self.spent.to_dict()}
+        data["effects_in_doubt"] = [asdict(one) for one in self.doubts]
+        data |= {"result": self.result, "agent": self.agent, "model": self.model, "handed_to": self.handed_to}
+        data["moves"] = [asdict(step) for step in self.steps]
+        data["children"] = [child.to_dict() for child in self.children]
+        return data
 
 
 @dataclass(frozen=True, slots=True)

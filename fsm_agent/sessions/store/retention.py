@@ -123,11 +123,11 @@ def _delete(database: Database, c: SqlConnection, ids: Collection[str]) -> tuple
     deleted: dict[str, int] = {}
     of_sessions = [(table, "session", sessions) for table in _OF_SESSIONS]
     whole: list[tuple[str, str, Any]] = [("turns", "id", turns), ("sessions", "id", sessions)]
-    for table, key, which in [*((table, "turn", turns) for table in _OF_TURNS), *of_sessions, *whole]:
-        done = c.execute(f"DELETE FROM {table} WHERE {key} {_IN}", (which,))  # noqa: S608 - ours
+    for table, key, chosen in [*((table, "turn", turns) for table in _OF_TURNS), *of_sessions, *whole]:
+        done = c.execute(f"DELETE FROM {table} WHERE {key} {_IN}", (chosen,))  # noqa: S608 - ours
         deleted[table] = done.rowcount
-    for ending, which in ((OF_SESSIONS, sessions), (OF_TURNS, turns)):
-        c.execute(f"DELETE FROM kept_values WHERE extension LIKE ? AND key {_IN}", (f"%{ending}", which))  # noqa: S608 - ours
+    for ending, chosen in ((OF_SESSIONS, sessions), (OF_TURNS, turns)):
+        c.execute(f"DELETE FROM kept_values WHERE extension LIKE ? AND key {_IN}", (f"%{ending}", chosen))  # noqa: S608 - ours
     if ids:
         forget_unused(c)
         full_text(database).forget_message(c)

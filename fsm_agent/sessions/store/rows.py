@@ -289,8 +289,8 @@ def deduplicate(
         parts += [{name: value} for name, value in values.items() if _is_long(value)]
     if not parts:
         return dict(values)
-    gone = {name for part in parts for name in part}
-    left = {name: value for name, value in values.items() if name not in gone}
+    moved = {name for part in parts for name in part}
+    left = {name: value for name, value in values.items() if name not in moved}
     return {ELSEWHERE: [store_content(part, contents) for part in parts], **left}
 
 
@@ -314,13 +314,13 @@ def inline(c: SqlConnection, text: str, crc: int | None) -> dict[str, Any]:
     found: dict[str, Any] = loads(text, crc)
     if ELSEWHERE not in found:
         return found
-    made: dict[str, Any] = {}
+    values: dict[str, Any] = {}
     for digest in found.pop(ELSEWHERE):
         row = c.execute("SELECT body, body_crc FROM contents WHERE digest = ?", (digest,)).fetchone()
         if row is None:
             raise StoreError(f"a part of a turn in the session store is gone: no content has digest {digest}")
-        made |= loads(*row)
-    return made | found
+        values |= loads(*row)
+    return values | found
 
 
 def shorten_changes(delta: Mapping[str, Any]) -> dict[str, Any]:

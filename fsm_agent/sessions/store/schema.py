@@ -417,11 +417,11 @@ def look_through(connection: sqlite3.Connection, path: Path, long: float = LONG)
     The check of all tables skips the list of free pages when the first table it meets is a virtual one (seen
     in SQLite 3.40); the check of the schema table alone never does."""
     size = path.stat().st_size // 1_000_000
-    told = threading.Timer(
+    warning = threading.Timer(
         long, log.warning, ("looking through %s (%d MB) before it is written to", path, size)
     )
-    told.daemon = True
-    told.start()
+    warning.daemon = True
+    warning.start()
     try:
         lines = [
             line
@@ -430,7 +430,7 @@ def look_through(connection: sqlite3.Connection, path: Path, long: float = LONG)
             if line != "ok" and "FTS5 table" not in line
         ]
     finally:
-        told.cancel()
+        warning.cancel()
     if lines:
         raise sqlite3.DatabaseError(f"malformed: {' '.join(lines[0].split())}")
 

@@ -75,7 +75,7 @@ class SqliteWriter(Database):
         """Open a connection for the writer's thread. Raises ``StoreError`` or ``sqlite3.Error`` when the file
         must not be written to."""
 
-    def explained(self, error: BaseException) -> Exception:
+    def explain(self, error: BaseException) -> Exception:
         """Return a ``StoreError`` for a fault of the file."""
         return as_store_error(error, self.path)
 
@@ -124,7 +124,7 @@ class SqliteWriter(Database):
             try:
                 done.append((future, self._run(connection, job, len(waiting) > 1), None))
             except Exception as error:
-                problem = self.explained(error)
+                problem = self.explain(error)
                 done.append((future, None, problem))
                 if _spoils_all(error) or not connection.in_transaction:
                     if len(waiting) == 1:

@@ -202,7 +202,7 @@ class StoredSessions:
             session_id = first
         return newest_of(c, session_id)
 
-    def not_stored(self, line: Sequence[str]) -> None:
+    def mark_lost(self, line: Sequence[str]) -> None:
         """Record that a turn in these sessions was lost: those never stored lead back to the first one."""
         self._instead |= dict.fromkeys(line[1:], line[0])
 
@@ -338,7 +338,7 @@ log = logging.getLogger(__name__)
 
 POLL, ATTACHED_POLL = 0.25, 0.02
 """Seconds between two polls, without and with a debugger in another process."""
-TOLD_POLL = 5.0
+NOTIFIED_POLL = 5.0
 """Seconds between two polls where the database sends notifications."""
 IDLE = 2.0
 """Seconds without a running turn after which the thread ends."""
@@ -434,7 +434,7 @@ class CommandPoller:
         home = self._home()
         if home is None or not home.database.listen(self._on_command):
             return ATTACHED_POLL if attached else POLL
-        return TOLD_POLL
+        return NOTIFIED_POLL
 
     def _on_command(self, table: str) -> None:
         self._wake.set()
@@ -467,8 +467,8 @@ class CommandPoller:
         if known is not None and known[0] is gate:
             return known[1]
         # by name, and only here: the debugger depends on turns, not turns on the debugger
-        made = importlib.import_module("fsm_agent.debug.core.remote").RemoteDebugServer
-        server: Obeys = made(gate, home.database, home.owners)
+        kind = importlib.import_module("fsm_agent.debug.core.remote").RemoteDebugServer
+        server: Obeys = kind(gate, home.database, home.owners)
         self._servers[gate.turn.turn_id] = gate, server
         return server
 

@@ -32,7 +32,7 @@ from fsm_agent.toolsets.agent.background import Background
 from fsm_agent.toolsets.agent.child import ChildFactory, ChildTask, Delegation, delegate_tool
 from fsm_agent.toolsets.agent.recall import recall_tool
 from fsm_agent.toolsets.agent.todo import todo_tool
-from fsm_agent.toolsets.tool_context import AgentTools, ToolContext, bridged
+from fsm_agent.toolsets.tool_context import AgentTools, ToolContext, apply_bridge
 
 __all__ = [
     "AGENT_LEVEL",
@@ -44,7 +44,7 @@ __all__ = [
     "Parts",
     "ToolContext",
     "agent_tools",
-    "bridged",
+    "apply_bridge",
 ]
 
 AGENT_LEVEL = frozenset({

@@ -40,11 +40,11 @@ from fsm_agent.support.threads import LOOP, in_daemon_thread
 from fsm_agent.support.untrusted import wrap_untrusted
 from fsm_agent.tools import ToolFailure
 from fsm_agent.toolsets.agent.child import (
-    Care,
     Child,
     ChildEnded,
     ChildFactory,
     ChildFamily,
+    ChildSupervisor,
     ChildTask,
     fit_answer,
     room,
@@ -111,10 +111,10 @@ def title_of(session: Session, turn_id: str, budget: IterationBudget) -> ChildTa
     return ChildTask.quiet(session, turn_id, TITLE, TITLE_GOAL, _begin(session.rows), budget, side_task=TITLE)
 
 
-def take_title(store: Store, session_id: str, said: str) -> str:
+def take_title(store: Store, session_id: str, reply: str) -> str:
     """Set the session title from the model's answer, unless the session got a title meanwhile. Return the
     title, or an empty string."""
-    lines = [line for line in split_reasoning(said)[0].splitlines() if line.strip()]
+    lines = [line for line in split_reasoning(reply)[0].splitlines() if line.strip()]
     words = one_line(mask(lines[0]), LONGEST_NAME).strip(" \"'`*#.“”„«»") if lines else ""
     if not words or not is_automatic(store, session_id):
         return ""
@@ -141,7 +141,7 @@ def _begin(rows: Sequence[Message]) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Posted:
+class TaskRow:
     """A background task. ``child`` is the child's session and the task's handle, ``turn`` the turn that
     started it."""
 
@@ -163,7 +163,7 @@ _OPEN = (
 )
 
 
-async def post(store: Store, tasks: Sequence[Posted], fence: Fence) -> None:
+async def post(store: Store, tasks: Sequence[TaskRow], fence: Fence) -> None:
     """Store the tasks for the turn that starts them; leave existing ones unchanged. Raises ``StoreError``,
     and ``OwnershipLost`` when another process owns the turn."""
     rows = [(one.child, one.session, one.turn, one.task, one.goal, one.context, store.now()) for one in tasks]
@@ -171,17 +171,17 @@ async def post(store: Store, tasks: Sequence[Posted], fence: Fence) -> None:
         "INSERT OR IGNORE INTO delegations (child, session, turn, task, goal, context, at) VALUES (?, ?, ?,"
         " ?, ?, ?, ?)"
     )
-    await store.written_for(fence, lambda c: c.executemany(insert, rows) and None)
+    await store.write_for(fence, lambda c: c.executemany(insert, rows) and None)
 
 
-def untold(store: Store, session: str) -> list[Posted]:
+def unreported(store: Store, session: str) -> list[TaskRow]:
     """The ended tasks of a session and its ancestors that have not been reported to the model, oldest
     first."""
     with store.database.reading() as c:
-        return [Posted(*row) for row in c.execute(_OPEN, (session,)).fetchall()]
+        return [TaskRow(*row) for row in c.execute(_OPEN, (session,)).fetchall()]
 
 
-async def note_told(store: Store, tasks: Sequence[Posted], fence: Fence) -> None:
+async def mark_reported(store: Store, tasks: Sequence[TaskRow], fence: Fence) -> None:
     """Mark the reports as delivered by the turn's next move. Raises ``OwnershipLost``."""
     rows = [(fence.turn_id, fence.turn_id, one.child) for one in tasks]
 
@@ -192,7 +192,7 @@ async def note_told(store: Store, tasks: Sequence[Posted], fence: Fence) -> None
             rows,
         )
 
-    await store.written_for(fence, write)
+    await store.write_for(fence, write)
 
 
 def children_of(store: Store, turn_id: str) -> list[ChildTurn]:
@@ -214,17 +214,17 @@ def budget_below(store: Store, turn_id: str) -> SpentBudget:
 
 
 def _child(turns: Turns, turn_id: str) -> ChildTurn:
-    info, said = turns.info(turn_id), turns.result(turn_id) or {}
+    info, result = turns.info(turn_id), turns.result(turn_id) or {}
     return ChildTurn(
         turn_id=turn_id,
         session_id=info.session,
-        task_id=said.get("task_id", ""),
+        task_id=result.get("task_id", ""),
         outcome=info.outcome,
         turn_exit_reason=info.exit,
-        api_calls=said.get("api_calls", 0),
-        attempts=said.get("attempts", 0),
-        usage=TurnUsage(**said.get("usage_turn", {})),
-        estimated_cost_usd=said.get("estimated_cost_usd"),
+        api_calls=result.get("api_calls", 0),
+        attempts=result.get("attempts", 0),
+        usage=TurnUsage(**result.get("usage_turn", {})),
+        estimated_cost_usd=result.get("estimated_cost_usd"),
         agent=turns.agent(turn_id),
     )
 
@@ -271,7 +271,7 @@ class Background:
     ) -> None:
         self._child_factory, self._store, self._clock, self._settings = child_factory, store, clock, settings
         self._callbacks = callbacks.elsewhere()
-        self._care = Care(self._callbacks, clock, settings, quiet=True)
+        self._supervisor = ChildSupervisor(self._callbacks, clock, settings, quiet=True)
         self._able, self.quiet, self.fresh = able, quiet, False
         self._ends: dict[str, ChildEnded] = {}
         self._all: dict[str, _Work] = store.at_work
@@ -314,7 +314,7 @@ class Background:
         twice. Raises ``ToolFailure``, and ``OwnershipLost`` when another process owns the turn."""
         await LOOP.arun(self._begin(orders, fence))
 
-    def resumed(self) -> None:
+    def refresh(self) -> None:
         """Note that a turn of an earlier process resumes: tasks may have ended meanwhile."""
         self.fresh = True
 
@@ -324,12 +324,12 @@ class Background:
         turn begins, because an earlier process may have left some, and while ``fresh``."""
         self.fresh = False
         try:
-            if not (waiting := untold(self._store, session.id)):
+            if not (waiting := unreported(self._store, session.id)):
                 return ()
             ended = await LOOP.arun(self._collect_ended(waiting))
             ready = [one for one in waiting if one.child in ended]
             if ready:
-                await note_told(self._store, ready, fence)
+                await mark_reported(self._store, ready, fence)
         except StoreError as error:
             self._callbacks.publish(
                 StatusText(f"the reports of tasks in the background cannot be read: {error}")
@@ -349,7 +349,7 @@ class Background:
                     f"{busy} tasks are at work in the background, of at most {most}. Nothing was started."
                 )
             rows = [
-                Posted(
+                TaskRow(
                     one.session_id, one.parent_session, one.parent_turn, one.task_id, one.goal, one.context
                 )
                 for one in orders
@@ -373,7 +373,7 @@ class Background:
             replace(order, unattended=True), self._child_factory, self._store, self._callbacks, self._clock
         )
         try:
-            (end,) = await ChildFamily([child], self._care, work.interrupted).raised()
+            (end,) = await ChildFamily([child], self._supervisor, work.interrupted).run()
             if order.task_id == TITLE and end.status == "completed":
                 await in_daemon_thread(take_title, self._store, order.parent_session, end.text)
         except TurnSuspended as waits:  # the session's next turn resumes it
@@ -401,7 +401,7 @@ class Background:
                 StatusText(f"a task in the background has ended ({end.status}): {one_line(order.goal, 80)}")
             )
 
-    async def _collect_ended(self, waiting: Sequence[Posted]) -> dict[str, ChildEnded]:
+    async def _collect_ended(self, waiting: Sequence[TaskRow]) -> dict[str, ChildEnded]:
         """Return the outcomes of tasks that have ended; resume those without a running process."""
         found = {}
         for one in waiting:
@@ -409,17 +409,17 @@ class Background:
                 found[one.child] = end
         return found
 
-    def _end_of(self, one: Posted) -> ChildEnded | None:
+    def _end_of(self, one: TaskRow) -> ChildEnded | None:
         journal = Turns(self._store.database)
         if one.child in self._ends:
             return self._ends[one.child]
         turn = next(iter(journal.recent(1, session=one.child)), None)
         if turn is not None and turn.ended is not None:
-            said = journal.result(turn.id)
+            result = journal.result(turn.id)
             return (
                 ChildEnded("failed", "", turn.id, error=turn.exit or "")
-                if said is None
-                else ChildEnded.of(said, turn.id)
+                if result is None
+                else ChildEnded.of(result, turn.id)
             )
         if turn is not None:
             try:
@@ -435,7 +435,7 @@ class Background:
             return None
         return ChildEnded("partial", "", turn.id if turn is not None else "", error=CUT_OFF)
 
-    def _order(self, one: Posted) -> ChildTask:
+    def _order(self, one: TaskRow) -> ChildTask:
         return ChildTask(
             one.child,
             one.session,
@@ -452,13 +452,13 @@ class Background:
         limits, trees = self._settings.delegation, self._store.trees
         if (tree := trees.get(parent)) is None:
             trees[parent] = tree = tree_budget(self._settings)
-            said = Turns(self._store.database).result(parent) or {}
-            own = SpentBudget(said.get("api_calls", 0), said.get("attempts", 0))
+            result = Turns(self._store.database).result(parent) or {}
+            own = SpentBudget(result.get("api_calls", 0), result.get("attempts", 0))
             tree.settle(own, budget_below(self._store, parent))
         most = self._settings.memory.review_iterations if task in QUIET else limits.max_iterations
         return tree.child(limits.budget, most)
 
-    def _report(self, one: Posted, end: ChildEnded, limit: int) -> str:
+    def _report(self, one: TaskRow, end: ChildEnded, limit: int) -> str:
         how = HOW[end.status] + (f": {end.error}." if end.error else ".")
         head = REPORT.format(goal=one_line(one.goal, 200), handle=one.child, how=how)
         text = fit_answer(end.text, limit, one.child, self._child_factory)

@@ -154,11 +154,11 @@ class ChildEnded:
     error: str = ""
 
     @classmethod
-    def of(cls, said: Mapping[str, Any], turn_id: str) -> ChildEnded:
+    def of(cls, data: Mapping[str, Any], turn_id: str) -> ChildEnded:
         """Parse a stored result."""
-        status: Status = next((name for name in OUTCOMES if said[name]), "failed")
-        error = said["error"] or ("" if status == "completed" else said["turn_exit_reason"])
-        return cls(status, words_of_model(said), turn_id, said["api_calls"], said["total_tokens"], str(error))
+        status: Status = next((name for name in OUTCOMES if data[name]), "failed")
+        error = data["error"] or ("" if status == "completed" else data["turn_exit_reason"])
+        return cls(status, words_of_model(data), turn_id, data["api_calls"], data["total_tokens"], str(error))
 
 
 class Child:
@@ -218,8 +218,8 @@ class Child:
     async def _run(self) -> ChildEnded:
         journal, order = Turns(self._store.database), self.order
         before = journal.recent(1, session=order.session_id)
-        if before and before[0].ended is not None and (said := journal.result(before[0].id)) is not None:
-            return ChildEnded.of(said, before[0].id)
+        if before and before[0].ended is not None and (stored := journal.result(before[0].id)) is not None:
+            return ChildEnded.of(stored, before[0].id)
         if self._stopped:
             return ChildEnded("interrupted", "", error=self._stopped)
         agent = self._agent = self._child_factory.child(replace(order, callbacks=self._listeners()))
@@ -274,7 +274,7 @@ class Child:
 # Running children: watched for signs of life, stopped together, each with its own outcome.
 
 
-class Care:
+class ChildSupervisor:
     """Supervision of children. ``quiet``: no caller waits for them, so they report no signs of life."""
 
     def __init__(
@@ -284,7 +284,7 @@ class Care:
         self.pause = min(settings.poll.control, self._limits.heartbeat)
         self.beat = float("inf") if quiet else self._limits.heartbeat
 
-    def stalled(self, child: Child) -> str:
+    def why_stalled(self, child: Child) -> str:
         """Return the reason for giving up a child, or an empty string."""
         limit = self._limits.stale_in_tool if child.in_tool else self._limits.stale_idle
         idle = child.idle()
@@ -306,10 +306,12 @@ class Care:
 class ChildFamily:
     """The children of one call. An interrupt goes to all of them, and their answers so far are kept."""
 
-    def __init__(self, children: Sequence[Child], care: Care, interrupted: asyncio.Event) -> None:
-        self.children, self._care, self._interrupted = children, care, interrupted
+    def __init__(
+        self, children: Sequence[Child], supervisor: ChildSupervisor, interrupted: asyncio.Event
+    ) -> None:
+        self.children, self._supervisor, self._interrupted = children, supervisor, interrupted
 
-    async def raised(self) -> list[ChildEnded]:
+    async def run(self) -> list[ChildEnded]:
         """Return the outcomes in the order of the tasks. Raises ``TurnSuspended`` if a child waits for an
         answer, once the others have ended."""
         work = [asyncio.ensure_future(child.run()) for child in self.children]
@@ -317,14 +319,14 @@ class ChildFamily:
             await self._watch(work)
         except asyncio.CancelledError:
             if not self._interrupted.is_set():
-                await _stopped(work)
+                await _stop(work)
                 raise
             for child in self.children:
                 child.interrupt("the user interrupted")
             try:
                 await asyncio.wait(work)
             except asyncio.CancelledError:
-                await _stopped(work)
+                await _stop(work)
                 raise
         failed = [error for task in work if (error := task.exception()) is not None]
         if failed:
@@ -332,18 +334,18 @@ class ChildFamily:
         return [task.result() for task in work]
 
     async def _watch(self, work: Sequence[asyncio.Future[ChildEnded]]) -> None:
-        since = self._care.watch()
+        since = self._supervisor.watch()
         while not all(task.done() for task in work):
-            await asyncio.wait(work, timeout=self._care.pause, return_when=asyncio.ALL_COMPLETED)
+            await asyncio.wait(work, timeout=self._supervisor.pause, return_when=asyncio.ALL_COMPLETED)
             for child in self.children:
-                if child.end is None and (why := self._care.stalled(child)):
+                if child.end is None and (why := self._supervisor.why_stalled(child)):
                     child.interrupt(why)
-            if since.elapsed() >= self._care.beat and not all(task.done() for task in work):
+            if since.elapsed() >= self._supervisor.beat and not all(task.done() for task in work):
                 since.restart()
-                self._care.heartbeat(self.children)
+                self._supervisor.heartbeat(self.children)
 
 
-async def _stopped(work: Sequence[asyncio.Future[ChildEnded]]) -> None:
+async def _stop(work: Sequence[asyncio.Future[ChildEnded]]) -> None:
     """Stop the children where they are; each can be resumed."""
     for task in work:
         task.cancel()
@@ -424,7 +426,7 @@ class Delegation:
         self._background = background
         self._child_factory, self._store, self._callbacks = child_factory, store, callbacks
         self._clock, self._most = clock, most
-        self._limits, self._care = settings.delegation, Care(callbacks, clock, settings)
+        self._limits, self._supervisor = settings.delegation, ChildSupervisor(callbacks, clock, settings)
         self._running: dict[str, asyncio.Task[Any]] = {}
 
     async def delegate_task(
@@ -457,7 +459,7 @@ class Delegation:
             await self._background.begin(orders, here().fence)
             started = [{"task": order.goal[:200], "handle": order.session_id} for order in orders]
             return {"started": started, "note": LATER}
-        ended = await self.raised(orders, idempotency_key)
+        ended = await self.run_children(orders, idempotency_key)
         return {
             "results": [
                 self._report(order, end, len(orders)) for order, end in zip(orders, ended, strict=True)
@@ -466,16 +468,16 @@ class Delegation:
 
     async def end_of(self, key: str, goal: str, context: str = "", **more: Any) -> ChildEnded:
         """Run the only child of a call to its end; ``more``: further fields of its ``ChildTask``."""
-        [end] = await self.raised([self.order(key, goal, context, **more)], key)
+        [end] = await self.run_children([self.order(key, goal, context, **more)], key)
         return end
 
-    async def raised(self, orders: Sequence[ChildTask], key: str) -> list[ChildEnded]:
+    async def run_children(self, orders: Sequence[ChildTask], key: str) -> list[ChildEnded]:
         """Run the children of one call to their ends."""
         children = [
             Child(order, self._child_factory, self._store, self._callbacks, self._clock) for order in orders
         ]
         async with self._alone(key):
-            return await ChildFamily(children, self._care, here().interrupted).raised()
+            return await ChildFamily(children, self._supervisor, here().interrupted).run()
 
     def orders(self, goal: str, context: str, tasks: Sequence[Task] | None, key: str) -> list[ChildTask]:
         """Return one task per child that a call asks for. Raises ``ToolFailure`` for none or too many."""
@@ -518,7 +520,7 @@ class Delegation:
             **more,
         )
 
-    def fitted(self, order: ChildTask, text: str, among: int = 1) -> str:
+    def fit(self, order: ChildTask, text: str, among: int = 1) -> str:
         """Return an answer as its parent sees it, one of ``among``."""
         scene = here()
         limit = room(self._limits, scene.session.meter.tokens, scene.window, among)
@@ -526,19 +528,19 @@ class Delegation:
 
     def _report(self, order: ChildTask, end: ChildEnded, among: int) -> dict[str, Any]:
         """Return the report on one child for the parent's model: its outcome, answer, and usage."""
-        text = self.fitted(order, end.text, among)
-        told = {"task": order.goal[:200], "status": end.status, "summary": text, "turn": end.turn_id}
+        text = self.fit(order, end.text, among)
+        report = {"task": order.goal[:200], "status": end.status, "summary": text, "turn": end.turn_id}
         return (
-            told
+            report
             | {"iterations": end.iterations, "tokens": end.tokens}
             | ({"error": end.error} if end.error else {})
         )
 
 
-def delegating(made: Tool, description: str = "") -> Tool:
+def delegating(tool: Tool, description: str = "") -> Tool:
     """Return ``made`` as a tool whose calls are child turns, optionally with another description."""
-    spec = replace(made.spec, delegates=True, description=description or made.spec.description)
-    return replace(made, spec=spec)
+    spec = replace(tool.spec, delegates=True, description=description or tool.spec.description)
+    return replace(tool, spec=spec)
 
 
 def delegate_tool(
@@ -550,7 +552,7 @@ def delegate_tool(
     background: Background | None = None,
 ) -> Tool:
     """Make the tool, idempotent because its key names the children. Without ``background`` it waits."""
-    made = Delegation(child_factory, store, callbacks, clock, settings, background=background)
+    runner = Delegation(child_factory, store, callbacks, clock, settings, background=background)
     hidden = () if background is not None else ("background",)
     options = tool(concurrency="parallel", effect="idempotent", timeout=LONGEST, hidden=hidden)
-    return delegating(options(made.delegate_task))
+    return delegating(options(runner.delegate_task))

@@ -200,11 +200,9 @@ def read_messages(
     ).fetchall()
     found = []
     for message, role, at, standing, *body in rows:
-        said = loads(*body)
-        shown = _clip(plain_text(said), text, clip)
-        found.append(
-            RecalledMessage(message, role, at, shown, "summary" if said.get("summary") else standing)
-        )
+        row = loads(*body)
+        shown = _clip(plain_text(row), text, clip)
+        found.append(RecalledMessage(message, role, at, shown, "summary" if row.get("summary") else standing))
     return found
 
 

@@ -84,7 +84,7 @@ log = logging.getLogger(__name__)
 
 REST, LONGEST_REST = 1.0, 300.0
 """Seconds before a failed server is retried: doubled with each consecutive failure, and the maximum."""
-_TOLD_AGAIN = "It is known to repeat without harm; the same call may be made again."
+_REPEATABLE = "It is known to repeat without harm; the same call may be made again."
 _NOTHING = "Nothing was changed; the same call may be made again."
 
 Status = Literal["idle", "starting", "ready", "down"]
@@ -156,7 +156,7 @@ class McpServer:
         """Return the result as a handler returns it: a text, or content parts. Raises ``ToolFailure``."""
         again = False
         while True:
-            connection = await self._connected()
+            connection = await self._ensure_connected()
             try:
                 result = await connection.call(tool, arguments, asker)
             except McpRefused as error:
@@ -172,7 +172,7 @@ class McpServer:
                 if not error.sent and not again:
                     again = True
                     continue
-                raise self._broken(error, effect) from None
+                raise self._failure_of(error, effect) from None
             return self._tell_server(result)
 
     async def prompts(self) -> list[ServerPrompt]:
@@ -198,7 +198,7 @@ class McpServer:
 
     # Connecting
 
-    async def _connected(self) -> Connection:
+    async def _ensure_connected(self) -> Connection:
         if self.status != "ready" and (attempt := self._begin_attempt()) is not None:
             await asyncio.shield(attempt)
         if self._connection is None or not self._connection.alive:
@@ -323,7 +323,7 @@ class McpServer:
             return [*([{"type": "text", "text": text}] if text else []), *result.parts]
         return text or None
 
-    def _broken(self, error: Broken, effect: Effect) -> ToolFailure:
+    def _failure_of(self, error: Broken, effect: Effect) -> ToolFailure:
         why = f"MCP server {self.name} is gone: {self._safe(str(error))}."
         if not error.sent:
             return ToolFailure(f"{why} Nothing was run.")
@@ -334,7 +334,7 @@ class McpServer:
         if effect == "pure":
             return ToolFailure(f"{why} {_NOTHING}")
         return ToolFailure(
-            f"{why} {_TOLD_AGAIN if effect == 'idempotent' else UNKNOWN_EFFECT}", status="unknown"
+            f"{why} {_REPEATABLE if effect == 'idempotent' else UNKNOWN_EFFECT}", status="unknown"
         )
 
     def _mark_error(self, text: str) -> str:
@@ -532,9 +532,9 @@ class McpServers:
     def _offer(self, server: McpServer, room: int) -> Offer:
         """Rebuild the offer only if the tool list changed, because each build checks every description."""
         listed = server.listed
-        made = self._made.get(server.name)
-        if made is not None and made.listed is listed and (made.taken, made.room) == (self._taken, room):
-            return made.offer
+        kept = self._made.get(server.name)
+        if kept is not None and kept.listed is listed and (kept.taken, kept.room) == (self._taken, room):
+            return kept.offer
 
         async def call(tool: Listed, arguments: Mapping[str, Any], effect: Effect) -> Any:
             asker = self._elicitation.asker(server.name) if self._elicitation.possible else None

@@ -44,7 +44,7 @@ def _word(value: Any) -> Any:
     return str(value) if isinstance(value, int | float) else value
 
 
-def _switched(value: Any) -> Any:
+def _read_switch(value: Any) -> Any:
     """Read ``true`` as an empty table and ``false`` as none."""
     return {} if value is True else None if value is False else value
 
@@ -126,7 +126,7 @@ class ServerConfig(_McpModel):
     url: str | None = None
     headers: Words = Field(default_factory=dict)
     plain_http: bool = False
-    oauth: Annotated[OAuth | None, BeforeValidator(_switched)] = None
+    oauth: Annotated[OAuth | None, BeforeValidator(_read_switch)] = None
     roots: tuple[str, ...] | None = None
     trust: bool = False
     approval: Approval | None = None

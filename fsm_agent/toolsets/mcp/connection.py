@@ -61,11 +61,11 @@ from fsm_agent.toolsets.mcp.process import (
     Broken,
     ConnectionEnding,
     Endpoint,
-    Flood,
+    FloodGuard,
     Launch,
     LineReader,
     McpRefused,
-    Misbehaved,
+    ProtocolViolation,
     ServerLog,
     Unusable,
     start_server,
@@ -121,12 +121,12 @@ async def http(
     async def check(request: httpx2.Request) -> None:
         """Check the host: a login sends requests to hosts that the server names."""
         if request.url.scheme != "https" and request.url.host not in HERE and not endpoint.plain:
-            raise Misbehaved(f"it wants {request.url.host} to be asked without TLS")
+            raise ProtocolViolation(f"it wants {request.url.host} to be asked without TLS")
 
     async def look(response: httpx2.Response) -> None:
         statuses.note(response)
         if response.headers.get("content-encoding", "identity").lower() != "identity":
-            raise Misbehaved("it answered compressed, which was not asked for and has no bound")
+            raise ProtocolViolation("it answered compressed, which was not asked for and has no bound")
         if not response.headers.get("content-type", "").lower().startswith("text/event-stream"):
             response.stream = BoundedBody(response, most)
         response.encoding = "utf-8"  # JSON is UTF-8, whatever character set a header names
@@ -215,21 +215,21 @@ async def _read(
     ending: ConnectionEnding,
     to_session: MemoryObjectSendStream[Incoming],
 ) -> None:
-    lines, flood = LineReader(most), Flood()
+    lines, flood = LineReader(most), FloodGuard()
     try:
         async with to_session:
             while piece := await pipe.read(_CHUNK):
                 for line in lines.feed(piece):
                     if (message := _message(line, flood, server_log)) is not None:
                         await to_session.send(message)
-            ending.told(await _why(process, server_log))
-    except Misbehaved as error:
-        ending.told(str(error))
+            ending.end(await _why(process, server_log))
+    except ProtocolViolation as error:
+        ending.end(str(error))
     except (anyio.BrokenResourceError, anyio.ClosedResourceError, OSError):
-        ending.told("the connection was closed")
+        ending.end("the connection was closed")
 
 
-def _message(line: bytes, flood: Flood, server_log: ServerLog) -> SessionMessage | None:
+def _message(line: bytes, flood: FloodGuard, server_log: ServerLog) -> SessionMessage | None:
     """Parse a line as a message; log an invalid one and return ``None``, because the next may be valid."""
     if not line.strip():
         flood.noise(len(line))
@@ -304,7 +304,7 @@ class Connection:
     ) -> None:
         self._endpoint, self._log, self._most, self._changed = endpoint, server_log, most, changed
         self._asks, self._askers, self._auth = asks, list[Asker](), auth
-        self._ending, self._statuses, self._flood = ConnectionEnding(), Statuses(), Flood()
+        self._ending, self._statuses, self._flood = ConnectionEnding(), Statuses(), FloodGuard()
         self._opened, self._scope = asyncio.Event(), anyio.CancelScope()
         self._client: Client | None = None
         self.deaf = False
@@ -345,7 +345,7 @@ class Connection:
 
     def abandon(self) -> None:
         """Close it at once, without waiting."""
-        self._ending.told("it was closed")
+        self._ending.end("it was closed")
         self._scope.cancel()
 
     async def tools(self) -> list[Listed]:
@@ -439,10 +439,10 @@ class Connection:
         except Exception as error:
             leaf = _leaf(error)
             self._unsent = isinstance(leaf, NOT_SENT)
-            self._ending.told(self._words(leaf))
+            self._ending.end(self._words(leaf))
             log.debug("the connection to an MCP server ended", exc_info=True)
         finally:
-            self._ending.told("it was closed")
+            self._ending.end("it was closed")
 
     def _make(self) -> Client:
         transport: AbstractAsyncContextManager[Any]
@@ -476,8 +476,8 @@ class Connection:
     async def _message(self, message: ServerNotification | Exception) -> None:
         try:
             self._flood.message()
-        except Misbehaved as error:
-            self._ending.told(str(error))
+        except ProtocolViolation as error:
+            self._ending.end(str(error))
         if isinstance(message, ToolListChangedNotification):
             self._changed()
 
@@ -523,7 +523,7 @@ class Connection:
             if self._ending.came or _is_end(error):
                 raise Broken(error.message, sent=True) from None
             if self._session_is_gone(error):
-                self._ending.told(f"the server forgot the session ({self._statuses})")
+                self._ending.end(f"the server forgot the session ({self._statuses})")
                 raise Broken(error.message, sent=False) from None
             raise (Unusable if self._is_no_answer(error) else McpRefused)(self._words(error)) from None
         except Exception as error:
@@ -548,7 +548,7 @@ class Connection:
             async with asyncio.timeout(_NOTICED):
                 return await self._ending.wait()
         except TimeoutError:
-            self._ending.told(otherwise)
+            self._ending.end(otherwise)
             return otherwise
 
     def _words(self, error: BaseException) -> str:
@@ -556,7 +556,7 @@ class Connection:
         status = str(self._statuses)
         if isinstance(error, MCPError):
             return f"{text} ({status})" if status else text
-        if isinstance(error, (OSError, Misbehaved, *NOT_SENT)):
+        if isinstance(error, (OSError, ProtocolViolation, *NOT_SENT)):
             return text or type(error).__name__
         return f"{type(error).__name__}: {text}" if text else type(error).__name__
 

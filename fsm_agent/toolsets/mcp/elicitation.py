@@ -201,8 +201,8 @@ class FormField:
             "" if self.required else "may be left out",
             "" if self.default is None else f"default {_text(self.default)}",
         ]
-        said = ": ".join(filter(None, (title or self.name, about)))
-        line = f"{shorten(said, MAX_WORDS)} ({shorten(', '.join(filter(None, facts)), 2 * MAX_WORDS)})"
+        label = ": ".join(filter(None, (title or self.name, about)))
+        line = f"{shorten(label, MAX_WORDS)} ({shorten(', '.join(filter(None, facts)), 2 * MAX_WORDS)})"
         return visible(line, lines=False)
 
     def choices(self) -> list[str]:

@@ -167,16 +167,16 @@ def fit_schema(schema: object) -> dict[str, Any]:
     what its providers refuse. Raises ``Unfit``."""
     if not isinstance(schema, Mapping) or schema.get("type", "object") != "object":
         raise Unfit("its arguments are not an object")
-    made: dict[str, Any] = {**_modern(schema, 0), "type": "object"}
-    if "$schema" in made:
-        made["$schema"] = DIALECT
-    made.setdefault("properties", {})
-    size = len(json.dumps(made, ensure_ascii=False))
+    fitted: dict[str, Any] = {**_modern(schema, 0), "type": "object"}
+    if "$schema" in fitted:
+        fitted["$schema"] = DIALECT
+    fitted.setdefault("properties", {})
+    size = len(json.dumps(fitted, ensure_ascii=False))
     if size > MAX_SCHEMA:
         raise Unfit(f"its schema has {size:,} characters, more than {MAX_SCHEMA:,}")
-    if (problem := next(iter(_validator().iter_errors(made)), None)) is not None:
+    if (problem := next(iter(_validator().iter_errors(fitted)), None)) is not None:
         raise Unfit(f"its schema is not valid: {problem.message[:200]}")
-    return made
+    return fitted
 
 
 def check_schemas(listed: Iterable[Listed]) -> list[Listed]:
@@ -200,17 +200,17 @@ def _modern(schema: Any, depth: int) -> Any:
         return [_modern(part, depth + 1) for part in schema]
     if not isinstance(schema, Mapping):
         return schema
-    made: dict[str, Any] = {}
+    result: dict[str, Any] = {}
     for key, part in schema.items():
         if key in _MAPS and isinstance(part, Mapping):
-            made[key] = {name: _modern(inner, depth + 1) for name, inner in part.items()}
+            result[key] = {name: _modern(inner, depth + 1) for name, inner in part.items()}
         else:
-            made[key] = part if key in _VERBATIM else _modern(part, depth + 1)
-    if isinstance(made.get("items"), list):
-        made["prefixItems"] = made.pop("items")
-        if "additionalItems" in made:
-            made["items"] = made.pop("additionalItems")
-    return made
+            result[key] = part if key in _VERBATIM else _modern(part, depth + 1)
+    if isinstance(result.get("items"), list):
+        result["prefixItems"] = result.pop("items")
+        if "additionalItems" in result:
+            result["items"] = result.pop("additionalItems")
+    return result
 
 
 @cache
@@ -237,7 +237,7 @@ class Offer:
     notices: tuple[str, ...] = ()
 
 
-class PassedOn(Signature):
+class RawSignature(Signature):
     """Arguments of a tool that checks them itself: they reach the handler as one object."""
 
     __slots__ = ()
@@ -303,7 +303,7 @@ def _tool(name: str, server: str, config: ServerConfig, one: Listed, call: Calle
         spec,
         handler,
         is_async=True,
-        signature=PassedOn(name, _Anything, {}, frozenset(), False, {}),
+        signature=RawSignature(name, _Anything, {}, frozenset(), False, {}),
         external=True,
     )
 

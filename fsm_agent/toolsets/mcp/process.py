@@ -54,15 +54,15 @@ class ServerProcess:
         assert self.process.stdin is not None
         self.process.stdin.close()
         try:
-            if not (polite and await self._gone(GRACE + SETTLE)):
+            if not (polite and await self._has_ended(GRACE + SETTLE)):
                 self._ask()
-                await self._gone(2 * GRACE + SETTLE)
+                await self._has_ended(2 * GRACE + SETTLE)
         finally:
             with contextlib.suppress(ProcessLookupError):
                 self.process.kill()
             if self.line is not None:
                 self.line.close()
-        await self._gone(GRACE)
+        await self._has_ended(GRACE)
         _close_pipes(self.process)
 
     def _ask(self) -> None:
@@ -72,7 +72,7 @@ class ServerProcess:
             else:
                 self.process.terminate()
 
-    async def _gone(self, seconds: float) -> bool:
+    async def _has_ended(self, seconds: float) -> bool:
         """Return whether it ended in time. Polls its exit code, because waiting would also wait for its
         pipes."""
         until = time.monotonic() + seconds
@@ -86,7 +86,7 @@ class ServerProcess:
 async def start_server(launch: Launch) -> ServerProcess:
     """Start the server and return it. Raises ``OSError`` that names the command. Cancellation during the
     start ends it."""
-    command = [_found(launch), *launch.args]
+    command = [_find_command(launch), *launch.args]
     if not _POSIX:
         pipe = supervised.PIPE
         process = await asyncio.create_subprocess_exec(
@@ -105,14 +105,14 @@ async def start_server(launch: Launch) -> ServerProcess:
             line.close()
             raise
     server = ServerProcess(process, line)
-    said = b""
+    signal = b""
     try:
-        said = await asyncio.get_running_loop().sock_recv(line, 1)
-        if said != b" ":
+        signal = await asyncio.get_running_loop().sock_recv(line, 1)
+        if signal != b" ":
             await process.wait()
-            raise OSError(supervised.report_from(line, said).error)
+            raise OSError(supervised.report_from(line, signal).error)
     except BaseException:
-        await server.end(polite=said != b"")
+        await server.end(polite=signal != b"")
         raise
     return server
 
@@ -126,7 +126,7 @@ def status_of(code: int) -> str:
     return f"signal {-code}"
 
 
-def _found(launch: Launch) -> str:
+def _find_command(launch: Launch) -> str:
     if os.sep in launch.command or "/" in launch.command:
         return str(launch.cwd / Path(launch.command).expanduser())
     path = shutil.which(launch.command, path=launch.env.get("PATH"))
@@ -155,7 +155,7 @@ BURST, STEADY = 2_000, 200
 that are read late arrive in a burst."""
 
 
-class Misbehaved(Exception):
+class ProtocolViolation(Exception):
     """The server violated a limit, so the connection must end. The text tells people how."""
 
 
@@ -167,8 +167,8 @@ class LineReader:
         self._most, self._held = most, bytearray()
 
     def feed(self, piece: bytes) -> Iterator[bytes]:
-        """Return the lines that this piece completes, without their ends. Raises ``Misbehaved`` for a line
-        that is too long."""
+        """Return the lines that this piece completes, without their ends. Raises ``ProtocolViolation`` for a
+        line that is too long."""
         *whole, rest = piece.split(b"\n")
         for part in whole:
             self._add(part)
@@ -178,11 +178,11 @@ class LineReader:
 
     def _add(self, part: bytes) -> None:
         if len(self._held) + len(part) > self._most:
-            raise Misbehaved(f"it wrote a message of more than {self._most:,} bytes")
+            raise ProtocolViolation(f"it wrote a message of more than {self._most:,} bytes")
         self._held += part
 
 
-class Flood:
+class FloodGuard:
     """Detects a server that writes without end."""
 
     def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
@@ -190,19 +190,19 @@ class Flood:
         self._room, self._noise = float(BURST), 0
 
     def message(self) -> None:
-        """Count a message. Raises ``Misbehaved`` for too many."""
+        """Count a message. Raises ``ProtocolViolation`` for too many."""
         self._noise, now = 0, self._now()
         self._room = min(BURST, self._room + STEADY * (now - self._then)) - 1
         self._then = now
         if self._room < 0:
-            raise Misbehaved(f"it sent {BURST:,} messages at once and more than {STEADY} a second")
+            raise ProtocolViolation(f"it sent {BURST:,} messages at once and more than {STEADY} a second")
 
     def noise(self, size: int) -> None:
-        """Count an invalid line of this many bytes. Raises ``Misbehaved`` when no valid message arrives for
-        too long."""
+        """Count an invalid line of this many bytes. Raises ``ProtocolViolation`` when no valid message
+        arrives for too long."""
         self._noise += size + 1
         if self._noise > MOST_NOISE:
-            raise Misbehaved(
+            raise ProtocolViolation(
                 f"it wrote more than {MOST_NOISE:,} bytes that are not messages to its standard output"
             )
 
@@ -249,7 +249,7 @@ class ServerLog:
         try:
             for line in self._lines.feed(piece):
                 self.say(line.decode("utf-8", "replace"))
-        except Misbehaved:  # a line without an end: log its beginning
+        except ProtocolViolation:  # a line without an end: log its beginning
             self._lines = LineReader(MAX_LINE)
             self.say(piece[:MAX_LINE].decode("utf-8", "replace") + " …")
 
@@ -294,7 +294,7 @@ class ConnectionEnding:
         self.reason, self.wanted = "", False
         self._event = asyncio.Event()
 
-    def told(self, reason: str) -> None:
+    def end(self, reason: str) -> None:
         """Record that the connection ended; keep the first reason."""
         self.reason = self.reason or reason
         self._event.set()
@@ -302,7 +302,7 @@ class ConnectionEnding:
     def want(self) -> None:
         """End it without an error: the other side gets time for an orderly end."""
         self.wanted = not self.came
-        self.told("it was closed")
+        self.end("it was closed")
 
     @property
     def came(self) -> bool:
@@ -365,7 +365,7 @@ def variables_in(config: ServerConfig) -> set[str]:
     return {match["name"] for text in texts for match in _VARIABLE.finditer(text)}
 
 
-def all_expanded(words: Mapping[str, str], environment: Mapping[str, str], found: set[str]) -> dict[str, str]:
+def expand_all(words: Mapping[str, str], environment: Mapping[str, str], found: set[str]) -> dict[str, str]:
     """Expand the variables in all values; add the used ones to ``found``."""
     return {name: expand_variables(text, environment, found) for name, text in words.items()}
 
@@ -395,8 +395,8 @@ class Endpoint:
 def endpoint_of(config: ServerConfig, workdir: Path, environment: Mapping[str, str]) -> Endpoint:
     """Resolve a server's endpoint. Raises ``Unset`` when the config names a variable without a value."""
     found: set[str] = set()
-    own = all_expanded(config.env, environment, found)
-    headers = all_expanded(config.headers, environment, found)
+    own = expand_all(config.env, environment, found)
+    headers = expand_all(config.headers, environment, found)
     url = expand_variables(config.url or "", environment, found)
     login = config.oauth.secret if config.oauth else None
     client_secret = expand_variables(login, environment, found) if login else None

@@ -44,8 +44,8 @@ def result_of(answer: CallToolResult) -> Result:
     texts: list[str] = []
     parts: list[Part] = []
     for block in answer.content:
-        for said in _block(block, len(parts)):
-            (texts if isinstance(said, str) else parts).append(said)  # type: ignore[arg-type]
+        for item in _block(block, len(parts)):
+            (texts if isinstance(item, str) else parts).append(item)  # type: ignore[arg-type]
     if answer.structured_content is not None and not _says(texts, answer.structured_content):
         texts.append(json.dumps(answer.structured_content, ensure_ascii=False))
     return Result(clean("\n".join(texts)), tuple(parts), bool(answer.is_error))

@@ -82,7 +82,7 @@ class CommandPlace(Protocol):
     def shell(self, command: str) -> list[str]:
         """Return the arguments that run a shell command line there."""
 
-    def entered(
+    def enter(
         self, order: SupervisorOrder, environ: Mapping[str, str], root: Path
     ) -> tuple[SupervisorOrder, dict[str, str]]:
         """Return the order and environment with which a supervisor runs the command there, in the working
@@ -104,7 +104,7 @@ class Local:
         """Return the arguments that run it with bash, or with ``/bin/sh`` if bash is missing."""
         return [shutil.which("bash") or "/bin/sh", "-c", command]
 
-    def entered(
+    def enter(
         self, order: SupervisorOrder, environ: Mapping[str, str], root: Path
     ) -> tuple[SupervisorOrder, dict[str, str]]:
         """Return both unchanged."""
@@ -134,8 +134,8 @@ def try_program(command: Sequence[str], environ: Mapping[str, str]) -> str | Non
         return f"no answer within {TRIAL:g} s"
     except OSError as error:
         return error.strerror or str(error)
-    said = done.stderr.strip().splitlines()
-    return None if done.returncode == 0 else (said[-1] if said else f"it ended with code {done.returncode}")
+    lines = done.stderr.strip().splitlines()
+    return None if done.returncode == 0 else (lines[-1] if lines else f"it ended with code {done.returncode}")
 
 
 # Tools that tell the model where their commands run.
@@ -313,7 +313,7 @@ class Bubblewrap:
         """Return the arguments that run it with this machine's shell."""
         return LOCAL.shell(command)
 
-    def entered(
+    def enter(
         self, order: SupervisorOrder, environ: Mapping[str, str], root: Path
     ) -> tuple[SupervisorOrder, dict[str, str]]:
         """Wrap the command in ``bwrap``."""
@@ -326,8 +326,8 @@ class Bubblewrap:
             return "it needs Linux", "docker or podman as sandbox.backend"
         if shutil.which("bwrap") is None:
             return "there is no bwrap", "apt install bubblewrap, or the package manager's word for it"
-        said = try_program([*self._words(root), "--", "sh", "-c", ":"], environment())
-        return None if said is None else (said, NAMESPACES)
+        problem = try_program([*self._words(root), "--", "sh", "-c", ":"], environment())
+        return None if problem is None else (problem, NAMESPACES)
 
     def _words(self, root: Path) -> list[str]:
         rules = self.boundary.rules
@@ -391,7 +391,7 @@ class Container:
         """Return the arguments that run it with the image's bash, or with its ``sh``."""
         return ["sh", "-c", _SHELL, "sh", command]
 
-    def entered(
+    def enter(
         self, order: SupervisorOrder, environ: Mapping[str, str], root: Path
     ) -> tuple[SupervisorOrder, dict[str, str]]:
         """Have the engine run the command. System limits become limits of the container."""
@@ -418,8 +418,8 @@ class Container:
         image = self.boundary.rules.image
         if shutil.which(self.name) is None:
             return f"there is no {self.name}", f"install {self.name}, or choose another sandbox.backend"
-        if said := try_program([self.name, "ps", "--quiet"], environment()):
-            return said, f"start the engine of {self.name}, or choose another sandbox.backend"
+        if problem := try_program([self.name, "ps", "--quiet"], environment()):
+            return problem, f"start the engine of {self.name}, or choose another sandbox.backend"
         if try_program([self.name, "image", "inspect", image], environment()):
             return f"there is no image {image}", f"{self.name} pull {image}, or another sandbox.image"
         self.boundary.files(root)

@@ -173,7 +173,7 @@ LARGEST, MOST = 256_000, 2_000
 FETCHED = frozenset(("node_modules", "site-packages", "vendor", "target", ".venv", "venv", ".tox", ".gradle"))
 """Folders of third-party files: a change in them is moved away, and not restored."""
 NAMED = 20
-TOLD = (
+NOTICE = (
     "[Put aside, because programs run or obey such files later: {names}. {where}. A file comes back by"
     " write_file, or by a copy with outside=true when no job runs; the user is asked about either.]"
 )
@@ -253,8 +253,8 @@ class Aside:
         with self._changed:
             if self._running:
                 self._sweep()
-            told, self._notes = self._notes, []
-        return "\n".join(told)
+            notes, self._notes = self._notes, []
+        return "\n".join(notes)
 
     def _watch(self) -> None:
         pause = EVERY
@@ -283,7 +283,7 @@ class Aside:
             path for path in self._known if "/" not in path and not os.path.islink(f"{self._root}/{path}")
         )
 
-    def _held(self, path: str) -> bool:
+    def _is_held(self, path: str) -> bool:
         if path.partition("/")[0] not in self._fixed:
             return False
         with contextlib.suppress(OSError):
@@ -306,9 +306,9 @@ class Aside:
         """Move new and changed files away, and restore missing ones."""
         now = self._scan()
         changed = _topmost(
-            path for path, state in now.items() if self._known.get(path) != state and not self._held(path)
+            path for path, state in now.items() if self._known.get(path) != state and not self._is_held(path)
         )
-        gone = [path for path in self._copies if path not in now and not self._held(path)]
+        gone = [path for path in self._copies if path not in now and not self._is_held(path)]
         if not [path for path in changed if path not in self._failed] and not gone:
             return
         moved, back, failed = list[str](), list[str](), dict[str, str]()
@@ -325,13 +325,13 @@ class Aside:
             with contextlib.suppress(OSError):  # its folder is gone, too
                 self._put_back(path, self._copies[path])
                 back.append(path)
-        told = dict.fromkeys(moved, "") | dict.fromkeys(back, " (as it was before, again)")
-        told |= {
+        changes = dict.fromkeys(moved, "") | dict.fromkeys(back, " (as it was before, again)")
+        changes |= {
             path: f" (it cannot be moved: {why})" for path, why in failed.items() if path not in self._failed
         }
         self._failed |= set(failed)
-        if told:
-            self._say(told, place)
+        if changes:
+            self._say(changes, place)
         self._known = {path: state for path, state in self._scan().items() if path not in failed}
         self._copies = {
             path: _Copy(self._known.get(path, ()), one.mode, one.data, one.link)
@@ -349,10 +349,10 @@ class Aside:
                 file.write(copy.data)
                 os.fchmod(file.fileno(), copy.mode)
 
-    def _say(self, told: Mapping[str, str], place: Path) -> None:
-        names = ", ".join(f"{path}{how}" for path, how in sorted(told.items())[:NAMED])
-        more = f" and {len(told) - NAMED:,} more" if len(told) > NAMED else ""
-        line = TOLD.format(names=names + more, where=f"What was written is in {place}")
+    def _say(self, changes: Mapping[str, str], place: Path) -> None:
+        names = ", ".join(f"{path}{how}" for path, how in sorted(changes.items())[:NAMED])
+        more = f" and {len(changes) - NAMED:,} more" if len(changes) > NAMED else ""
+        line = NOTICE.format(names=names + more, where=f"What was written is in {place}")
         self._notes.append(line)
         log.warning("%s", line)
 

@@ -104,22 +104,22 @@ def rows(turn: TurnState, context: LongContext, goes: tuple[int, ...], summary: 
         answer: EngineAnswer = yield AskEngine("rows", context, goes, summary=summary)
         known = (*context.rows, *answer.made)
         strange = not all(0 <= place < len(known) for place in answer.places)
-        made = [] if strange else [known[place] for place in answer.places]
-        if not (why := answer.problem or unusable(turn, made) or _too_long(turn, context, made)):
-            return made
+        shorter = [] if strange else [known[place] for place in answer.places]
+        if not (why := answer.problem or unusable(turn, shorter) or _too_long(turn, context, shorter)):
+            return shorter
         yield from _continue_without(why)
     engine = built_in(turn)
-    made = engine.rows(context, goes, summary)
+    shorter = engine.rows(context, goes, summary)
     if (
         turn.compaction.chosen is not None
-        and _too_long(turn, context, made)
+        and _too_long(turn, context, shorter)
         and turn.limit("modelless_compactions")
     ):
-        made = engine.rows(context, engine.cut(context), "")  # the user's choice leaves too much
-    return made
+        shorter = engine.rows(context, engine.cut(context), "")  # the user's choice leaves too much
+    return shorter
 
 
-def unusable(turn: TurnState, made: Sequence[Message]) -> str:
+def unusable(turn: TurnState, rows: Sequence[Message]) -> str:
     """Return why these rows cannot be the transcript; empty when they can."""
     from fsm_agent_states.logic.shapes import (
         TRANSCRIPT,
@@ -127,25 +127,25 @@ def unusable(turn: TurnState, made: Sequence[Message]) -> str:
     )  # only for a user's engine: it declares a proof
 
     before, newest = turn.history, newest_request(turn.history)
-    if len(set(made)) < len(made):
+    if len(set(rows)) < len(rows):
         return "it has a row twice"
-    asked = newest_request(made)
-    if newest is not None and (asked is None or made[asked] is not before[newest]):
+    asked = newest_request(rows)
+    if newest is not None and (asked is None or rows[asked] is not before[newest]):
         return "the newest message of the user is not in it, or a row behind it passes for one"
-    if any(row.role == "system" for row in set(made) - set(before)):
+    if any(row.role == "system" for row in set(rows) - set(before)):
         return "it has a new system row, which is not sent"
-    if _without_calls(made) - _without_calls(before):
+    if _without_calls(rows) - _without_calls(before):
         return "it has a result without its call"
-    was, now = (shape_of(one, turn.rows, turn.recovery.scaffold) for one in (before, made))
+    was, now = (shape_of(one, turn.rows, turn.recovery.scaffold) for one in (before, rows))
     if now not in TRANSCRIPT.allowed(turn.last_transition, "Compress", "compressed", was):
         return f"a conversation {was} cannot become one {now}"
     return ""
 
 
-def _too_long(turn: TurnState, context: LongContext, made: Sequence[Message]) -> str:
+def _too_long(turn: TurnState, context: LongContext, rows: Sequence[Message]) -> str:
     """Return why a provider that refused the request would refuse this one, too; empty when it may accept
     it."""
-    size = size_of(without_parts(made))
+    size = size_of(without_parts(rows))
     if not facts.forced(turn) or size <= context.most:
         return ""
     return f"{size:,} characters, and at most {int(context.most):,} are of use"
@@ -158,8 +158,8 @@ def _unusable_cut(turn: TurnState, goes: Sequence[int]) -> str:
         return ""
     if list(goes) != sorted(set(goes)) or goes[0] < 0 or goes[-1] >= len(history):
         return f"it names places that are none of 0 to {len(history) - 1}, each once and in order"
-    gone = set(goes)
-    front, rest = history[: goes[0]], [row for place, row in enumerate(history) if place not in gone]
+    removed = set(goes)
+    front, rest = history[: goes[0]], [row for place, row in enumerate(history) if place not in removed]
     return unusable(turn, assemble(Division(tuple(front), (), None, tuple(rest[len(front) :])), "summary"))
 
 
@@ -353,7 +353,7 @@ def summarize(turn: TurnState, context: LongContext, goes: tuple[int, ...]) -> A
                 return Summary(text, runtime.model)
             why = "empty"
     yield from say(f"{runtime.model} gave no summary ({why.replace('_', ' ')})")
-    turn.compaction.not_summarized(why)
+    turn.compaction.record_no_summary(why)
     if number is None:  # the last summarizer
         noted: Compacted = yield NoteCompaction("summary_failed", fault=fault_of(why))
         yield from tell_blocked(turn.compaction.compaction_blocked, noted)

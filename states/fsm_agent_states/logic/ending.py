@@ -113,35 +113,35 @@ def spoken_text(turn: TurnState) -> str:
     return draft.begun or draft.held
 
 
-def final_text(turn: TurnState, spoken: str) -> str | None:
+def final_text(turn: TurnState, text: str) -> str | None:
     """Return what the user reads: the spoken text, the reason why nothing was spoken, or both."""
     reason = turn.exit
     if reason is E.HANDED_OVER:
         return f"(handed over to {turn.tooling.handed_to})"
     if reason in (E.TEXT_RESPONSE, E.PRIOR_CONTENT_USED, E.MAX_ITERATIONS_SUMMARY):
-        return spoken
+        return text
     explanation = explain(turn) if turn.settings.explain_abnormal_end else ""
-    if not spoken.strip():
+    if not text.strip():
         return explanation or None
     if (
         explanation
         and reason is not E.LENGTH_EXHAUSTED
-        and len(spoken) <= FRAGMENT
-        and spoken.rstrip()[-1] not in ".!?…"
+        and len(text) <= FRAGMENT
+        and text.rstrip()[-1] not in ".!?…"
     ):
-        return f"{spoken}\n\n({explanation})"
-    return spoken
+        return f"{text}\n\n({explanation})"
+    return text
 
 
-def closing_row(turn: TurnState, spoken: str) -> Message:
+def closing_row(turn: TurnState, text: str) -> Message:
     """Build the last row: the model's text is stored as its own; a note of ours is stored for people and
     never sent."""
     interrupted, reply = outcome_of(turn) is Outcome.INTERRUPTED, turn.call.reply
-    if spoken.strip():
+    if text.strip():
         finish = "interrupted" if interrupted else reply.finish if reply else None
         return Message(
             "assistant",
-            spoken,
+            text,
             reasoning=turn.call.thoughts or None,
             finish_reason=finish,
             interrupted=interrupted,

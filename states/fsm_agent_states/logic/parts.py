@@ -180,12 +180,12 @@ class Setup:
         self.review_due, self.unnamed = opened.review_due, opened.unnamed
         self.reopen(opened)
 
-    def reopen(self, opened: Opened, gone: Sequence[ToolSpec] = ()) -> None:
+    def reopen(self, opened: Opened, missing: Sequence[ToolSpec] = ()) -> None:
         """Continue with the agent's current features. ``gone``: tools that it has lost but that calls still
         name."""
         self.runtime, self.auxiliary, self.workdir = opened.runtime, opened.auxiliary, opened.workdir
         self.has_engine, self.checks, self.output = opened.engine, opened.checks, opened.output
-        self.tools = (*opened.tools, *gone)
+        self.tools = (*opened.tools, *missing)
 
     def set_environment(self, *, attended: bool, has_memory: bool) -> None:
         """Set whether the agent that continues the turn has a user who answers, and an external memory."""
@@ -434,7 +434,7 @@ class Compaction:
         """Keep the context engine's choice of rows to remove; ``None``: drop the choice."""
         self.chosen = goes
 
-    def not_summarized(self, why: str) -> None:
+    def record_no_summary(self, why: str) -> None:
         """Record that the model gave no summary."""
         self.unsummarized = why
 

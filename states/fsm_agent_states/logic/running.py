@@ -544,16 +544,16 @@ def _finish_call(
     turn: TurnState, item: Checked, outcome: ToolOutcome | ProgramAsks, left: float
 ) -> Asks[ToolOutcome]:
     """Return the outcome of a call, after making the calls that its program requests, one by one."""
-    made = 0
+    calls = 0
     while isinstance(outcome, ProgramAsks):
-        made += 1
-        call = ToolCall(f"{item.call.id}~{made}", outcome.name, outcome.arguments)
-        answer = yield from _call_from_program(turn, call, made, left)
-        outcome = yield AnswerProgram(item.call.id, made, answer)
+        calls += 1
+        call = ToolCall(f"{item.call.id}~{calls}", outcome.name, outcome.arguments)
+        answer = yield from _call_from_program(turn, call, calls, left)
+        outcome = yield AnswerProgram(item.call.id, calls, answer)
     return outcome
 
 
-def _call_from_program(turn: TurnState, call: ToolCall, made: int, left: float) -> Asks[ToolOutcome]:
+def _call_from_program(turn: TurnState, call: ToolCall, calls: int, left: float) -> Asks[ToolOutcome]:
     """Make the call under the same rules as every call of this turn."""
     tools = [
         tool
@@ -561,7 +561,7 @@ def _call_from_program(turn: TurnState, call: ToolCall, made: int, left: float) 
         if tool.name not in NOT_FOR_PROGRAMS and tool.concurrency != "interactive" and not tool.delegates
     ]
     [item] = check_calls([call], tools, turn.settings.fuzzy_name_cutoff)
-    if made > (most := turn.settings.tool.max_calls):
+    if calls > (most := turn.settings.tool.max_calls):
         item.answer(TOO_MANY.format(most=most))
     signals: Signals = yield CheckSignals()
     if signals.interrupted:

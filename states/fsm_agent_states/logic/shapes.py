@@ -44,11 +44,11 @@ class Shape:
     frozen: bool = False
 
     def __str__(self) -> str:
-        said = [f"{self.first or 'nobody'} first", f"{self.tail or 'nobody'} last"]
-        said += ["a call of this turn open"] if self.open else ["all calls closed"]
-        said += ["older ones open"] if self.gaps else []
-        said += [f"a scaffold that ends with {self.scaffold}"] if self.scaffold else ["no scaffold"]
-        return f"({', '.join(said)}, {'as sent' if self.frozen else 'not as sent'})"
+        parts = [f"{self.first or 'nobody'} first", f"{self.tail or 'nobody'} last"]
+        parts += ["a call of this turn open"] if self.open else ["all calls closed"]
+        parts += ["older ones open"] if self.gaps else []
+        parts += [f"a scaffold that ends with {self.scaffold}"] if self.scaffold else ["no scaffold"]
+        return f"({', '.join(parts)}, {'as sent' if self.frozen else 'not as sent'})"
 
 
 def shape_of(
@@ -66,7 +66,7 @@ def shape_of(
     unanswered: set[str] = set()
     for row in filter(sendable, history):
         if row.role == "tool":
-            if row.tool_call_id not in {call.id for said in run for call in said.tool_calls}:
+            if row.tool_call_id not in {call.id for reply in run for call in reply.tool_calls}:
                 continue  # a result without its call is not sent
             pending.discard(row.tool_call_id or "")
         elif opens_group(run, row):

@@ -77,7 +77,7 @@ from fsm_agent.request import (
     Request,
     effect_of,
     flush_of,
-    intended,
+    has_intent,
     list_entry,
     reusable,
 )
@@ -148,7 +148,7 @@ class Recording:
         """Return whether no reply is known. This holds for nearly every visit."""
         return not self.entries
 
-    def unbelieved(self) -> Recording:
+    def distrust(self) -> Recording:
         """Discard the replies of an imported turn: replies recorded by a stranger are requested again, and
         effects that may have happened are in doubt."""
         return Recording({place: replace(entry, reply=None) for place, entry in self.entries.items()})
@@ -247,7 +247,7 @@ class TurnLog:
         self._step: Step | None = None
         self._closed = False
 
-    def opened(self) -> dict[str, Any]:
+    def open(self) -> dict[str, Any]:
         """Record the current state as the baseline for deltas and return the full snapshot. Its session
         has no transcript."""
         self._tracker = ExactTracker(self._turn)
@@ -268,7 +268,7 @@ class TurnLog:
         else:
             known = [self._recorded_reply(exchange, place, request) for place, request in enumerate(requests)]
         acts = [
-            place for place, request in enumerate(requests) if known[place] is UNKNOWN and intended(request)
+            place for place, request in enumerate(requests) if known[place] is UNKNOWN and has_intent(request)
         ]
         if not acts:
             return self._without_store(exchange, known) if self.problem else known
@@ -337,9 +337,9 @@ class TurnLog:
         else:
             self._hand_over()
 
-    async def ended(self, closing: Closing) -> None:
+    async def end(self, closing: Closing) -> None:
         """End the turn: write its result, and release the session. ``problem`` is set when that is not
-        stored. Raises ``StaleCopyError``, after which the caller tries ``ended_anew``, and ``OwnershipLost``:
+        stored. Raises ``StaleCopyError``, after which the caller tries ``end_again``, and ``OwnershipLost``:
         the new owner records the end."""
         if not self._closed:  # otherwise already recorded, waiting to be written
             delta = self._delta()
@@ -358,10 +358,10 @@ class TurnLog:
         jobs, self._jobs = self._jobs, []
         return (lambda c: self._write(c, jobs)) if jobs else None
 
-    async def ended_anew(self, closing: Closing) -> None:
+    async def end_again(self, closing: Closing) -> None:
         """``ended``, on a fresh copy of the session."""
         try:
-            await self.ended(closing)
+            await self.end(closing)
         except StaleCopyError as error:
             self.problem = str(error)
 

@@ -132,20 +132,20 @@ class ConversationRecording(Recording):
     @classmethod
     def of(cls, effects: Iterable[Effect], answers: Mapping[str, Any] | None = None) -> ConversationRecording:
         """Read a visit from the journal; ``answers``: the stored ``answers()`` of a fork."""
-        made = cls()
+        recording = cls()
         if answers is not None:
-            made.results = dict(answers["results"])
-            made.reply_of_model = REPLY.decode(answers["reply"]) if answers["reply"] else None
+            recording.results = dict(answers["results"])
+            recording.reply_of_model = REPLY.decode(answers["reply"]) if answers["reply"] else None
             for ordinal, place, kind, status, request, reply in answers["entries"]:
-                made.entries[ordinal, place] = Recorded(
+                recording.entries[ordinal, place] = Recorded(
                     kind, request, status, REPLY.decode(reply), foreign=True
                 )
         for e in effects:
             known = e.kind in KINDS and KINDS[e.kind].reused and e.reply is not None
-            made.entries[e.ordinal, e.place] = Recorded(
+            recording.entries[e.ordinal, e.place] = Recorded(
                 e.kind, e.request, e.status, REPLY.decode(e.reply) if known else None
             )
-        return made
+        return recording
 
     def cut_off(self) -> frozenset[str]:
         """Return the keys of calls that were running when their process ended."""
@@ -180,7 +180,7 @@ class ConversationRecording(Recording):
 
     def reply(self, ordinal: int, place: int, request: Any) -> Any:
         """Return the known reply to this request, or ``UNKNOWN``."""
-        at = self._found(ordinal, place, request)
+        at = self._find(ordinal, place, request)
         entry = None if at is None else self.entries[at]
         if isinstance(request, AskApproval):
             return self._answer(request, entry)
@@ -210,7 +210,7 @@ class ConversationRecording(Recording):
         """Return the (ordinal, place) under which the journal keeps this request: its recorded place, or its
         point of the visit, after all tool calls recorded there. If such an entry is lost, the call runs
         again."""
-        if (at := self._found(ordinal, place, request)) is not None and not self.entries[at].foreign:
+        if (at := self._find(ordinal, place, request)) is not None and not self.entries[at].foreign:
             return at
         own = [at for at, one in self.entries.items() if one.kind == RunTool.__name__ and not one.foreign]
         return ordinal, place + max((taken + 1 for one, taken in own if one == ordinal), default=0)
@@ -224,7 +224,7 @@ class ConversationRecording(Recording):
             and (_is_settled(entry) or entry.request.get("call_id") in self.waiting)
         )
 
-    def _found(self, ordinal: int, place: int, request: Any) -> tuple[int, int] | None:
+    def _find(self, ordinal: int, place: int, request: Any) -> tuple[int, int] | None:
         """Find the recorded request: at the same point of the visit, or, for a call, anywhere in it."""
         if not request.reused:
             return None
@@ -297,23 +297,23 @@ def _steers(request: Any) -> bool:
 class ConversationLog(TurnLog):
     """``turn`` also has a transcript: ``history``, ``rows``, ``setup``."""
 
-    _told = ""
+    _reported = ""
     _request_columns = staticmethod(request_columns)
     _reply_columns = staticmethod(reply_columns)
 
-    def opened(self) -> dict[str, Any]:
+    def open(self) -> dict[str, Any]:
         """Return the snapshot, with the transcript by reference."""
         self._tracker = Tracker(self._turn)
         self._kept = Kept.of(self.session)
         self._history, self._rows = self._place(), len(self._turn.rows)
         return self._tracker.start | {"history": self._history, "rows": []}
 
-    async def ended_anew(self, closing: Closing) -> None:
+    async def end_again(self, closing: Closing) -> None:
         """``ended``, on a session that was read again: rows of this turn that it lacks are appended."""
         with self._database.reading() as c:
-            said = "SELECT body, body_crc FROM messages WHERE session = ? AND turn = ? AND active = 1"
+            query = "SELECT body, body_crc FROM messages WHERE session = ? AND turn = ? AND active = 1"
             stored = Counter(
-                verify_checksum(*row) for row in c.execute(said, (self.session.id, self._turn.turn_id))
+                verify_checksum(*row) for row in c.execute(query, (self.session.id, self._turn.turn_id))
             )
         for row in self._turn.rows:
             if stored[body := dumps(row.to_dict())]:
@@ -321,7 +321,7 @@ class ConversationLog(TurnLog):
             else:
                 self.session.append([row])
         self._kept = Kept.of(self.session)
-        await super().ended_anew(closing)
+        await super().end_again(closing)
 
     # Requests and replies
 
@@ -339,18 +339,18 @@ class ConversationLog(TurnLog):
         reply = super()._recorded_reply(exchange, place, request)
         if reply is LOST:
             self._jobs.append(self._outcome(exchange, place, request, reply, 0.0))
-            which = f"{self._turn.turn_id} {exchange.seq}.{exchange.ordinal}.{place}"
-            self._jobs += self._assume_usage(request, reply, which)
+            key = f"{self._turn.turn_id} {exchange.seq}.{exchange.ordinal}.{place}"
+            self._jobs += self._assume_usage(request, reply, key)
         return reply
 
-    async def ended(self, closing: Closing) -> None:
-        self._told, self.problem = self.problem, ""  # missing writes are tried once more
-        await super().ended(closing)
+    async def end(self, closing: Closing) -> None:
+        self._reported, self.problem = self.problem, ""  # missing writes are tried once more
+        await super().end(closing)
 
     def _on_store_failure(self, error: StoreError) -> None:
         if self._database.shared or not self.fence.alone():
             raise error  # another process may own the turn by now
-        if not (self.problem or self._told):
+        if not (self.problem or self._reported):
             self._tell(f"{error}; the turn continues, but is not stored")
         self.problem = str(error)
 
@@ -384,7 +384,7 @@ class ConversationLog(TurnLog):
         asked: Runtime = setup.runtime if request.auxiliary is None else setup.auxiliary[request.auxiliary]
         return asked
 
-    def _assume_usage(self, request: CallModel, reply: Any, which: str | None = None) -> list[Job]:
+    def _assume_usage(self, request: CallModel, reply: Any, key: str | None = None) -> list[Job]:
         """Book the estimated usage of a request for which the provider reported none; ``which`` identifies a
         request that may be booked twice."""
         usage, runtime = estimate_usage(request.request, reply), self._asked_model(request)
@@ -392,7 +392,7 @@ class ConversationLog(TurnLog):
             return []
         price = price_of(runtime.model, runtime.provider, self._turn.settings.prices)
         usd = 0.0 if price is None else price.most(usage.prompt, usage.output)
-        values = (self._turn.turn_id, self._now(), usage.total, usd, which)
+        values = (self._turn.turn_id, self._now(), usage.total, usd, key)
         insert = "INSERT OR IGNORE INTO unreported (turn, at, tokens, cost, request) VALUES (?, ?, ?, ?, ?)"
         return [lambda c: c.execute(insert, values)]
 

@@ -166,8 +166,8 @@ class Turns:
         """Return the name of the turn's agent; empty for a turn of another table."""
         if self.info(turn_id).table_name != AGENT_TURN:
             return ""
-        said = self.result(turn_id) or self.snapshot(turn_id, 0)
-        return str(said.get("agent", AGENT_NAME))
+        values = self.result(turn_id) or self.snapshot(turn_id, 0)
+        return str(values.get("agent", AGENT_NAME))
 
     def usage(self) -> dict[str, ModelUse]:
         """Return the usage of each turn that asked a model, by its id."""
@@ -307,8 +307,8 @@ _ALL_EFFECTS = f"{_EFFECT} ORDER BY seq, ordinal, place"
 
 
 def _effect(row: tuple[Any, ...]) -> Effect:
-    seq, ordinal, place, state, kind, name, status, at, seconds, origin, asked, crc, *said = row
-    reply = None if said[0] is None else loads(*said)
+    seq, ordinal, place, state, kind, name, status, at, seconds, origin, asked, crc, *stored = row
+    reply = None if stored[0] is None else loads(*stored)
     return Effect(
         seq, ordinal, place, state, kind, name, status, loads(asked, crc), reply, at, seconds, origin
     )

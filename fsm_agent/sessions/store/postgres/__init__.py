@@ -23,8 +23,8 @@ def masked_url(url: str) -> str:
     if not url.startswith(("postgresql://", "postgres://")):
         return url
     parts = urlsplit(url)
-    who, at, where = parts.netloc.rpartition("@")
-    user, colon, _ = who.partition(":")
+    login, at, where = parts.netloc.rpartition("@")
+    user, colon, _ = login.partition(":")
     query = urlencode(
         [(name, MASKED if name.lower() in _SECRET else value) for name, value in parse_qsl(parts.query)],
         quote_via=quote, safe="*/,",

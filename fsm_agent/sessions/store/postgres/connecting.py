@@ -169,11 +169,11 @@ def is_cut(error: BaseException, raw: Raw | None = None) -> bool:
     """Return whether the connection is at fault, and not the statement: a new connection may work."""
     if raw is not None and raw.closed:
         return True
-    gone = (
+    lost = (
         psycopg.errors.AdminShutdown, psycopg.errors.CrashShutdown, psycopg.errors.CannotConnectNow,
         psycopg.errors.TooManyConnections,
     )  # fmt: skip
-    if isinstance(error, gone):
+    if isinstance(error, lost):
         return True
     return isinstance(error, psycopg.OperationalError) and error.sqlstate is None and not _hopeless(error)
 

@@ -191,18 +191,18 @@ class PostgresDatabase(PostgresWriter):
         except psycopg.Error as error:
             raise as_store_error(error, self.url) from error
 
-    def listen(self, heard: Callable[[str], None]) -> bool:
+    def listen(self, on_notice: Callable[[str], None]) -> bool:
         """Call ``heard``, a bound method, with the name of each table that received commands or answers."""
         with self._lock:
-            self._listeners = [one for one in self._listeners if one() not in (None, heard)]
-            self._listeners.append(weakref.WeakMethod(heard))
+            self._listeners = [one for one in self._listeners if one() not in (None, on_notice)]
+            self._listeners.append(weakref.WeakMethod(on_notice))
         return True
 
-    def notified(self, table: str) -> None:
+    def notify(self, table: str) -> None:
         """Notify all listeners, in the thread that receives the notification."""
         for one in tuple(self._listeners):
-            if (heard := one()) is not None:
-                heard(table)
+            if (listener := one()) is not None:
+                listener(table)
 
     def close(self) -> None:
         """Finish submitted jobs, and close. Safe to call twice."""
@@ -212,7 +212,7 @@ class PostgresDatabase(PostgresWriter):
         with self._lock:
             self._reader.close()
 
-    def numbers_given(self, c: SqlConnection) -> None:
+    def continue_numbers(self, c: SqlConnection) -> None:
         """Continue numbering above the highest number, after rows were written with explicit numbers."""
         for table in NUMBERED:
             c.execute(
@@ -269,8 +269,8 @@ def database_health(url: str) -> Health:
     if (refused := refusal(masked_url(url), found, VERSIONS)) is not None:
         raise refused
     wrong = [
-        said
-        for said, is_so in (
+        finding
+        for finding, is_so in (
             (f"PostgreSQL {OLDEST // 10_000} or newer is needed", version < OLDEST),
             ("no schema of search_path is there: create one", schema is None),
             ("its user may not make tables there: GRANT CREATE ON SCHEMA", schema is not None and not may),
@@ -385,7 +385,7 @@ class Presence:
     def __init__(self, database: PostgresDatabase) -> None:
         self.name, self.since = uuid.uuid4().hex[:12], time.time()
         self._key = int(self.name, 16)
-        self._pid, self._url, self._heard = os.getpid(), database.url, database.notified
+        self._pid, self._url, self._heard = os.getpid(), database.url, database.notify
         self._leaving = threading.Event()
         self._woken, self._wakes = socket.socketpair()
         try:

@@ -127,7 +127,7 @@ class _Result:
     def __init__(self, of: Pipelined, cursor: psycopg.Cursor[tuple[Any, ...]]) -> None:
         self._of, self._cursor = of, cursor
 
-    def _arrived(self) -> psycopg.Cursor[tuple[Any, ...]]:
+    def _settle(self) -> psycopg.Cursor[tuple[Any, ...]]:
         if self._cursor.pgresult is None:
             self._of.settle()
         return self._cursor
@@ -135,15 +135,15 @@ class _Result:
     @property
     def rowcount(self) -> int:
         """Return how many rows were written."""
-        return self._arrived().rowcount
+        return self._settle().rowcount
 
     def fetchone(self) -> tuple[Any, ...] | None:
         """Return the next row."""
-        return self._arrived().fetchone()
+        return self._settle().fetchone()
 
     def fetchall(self) -> list[tuple[Any, ...]]:
         """Return the remaining rows."""
-        return self._arrived().fetchall()
+        return self._settle().fetchall()
 
     def __iter__(self) -> Iterator[tuple[Any, ...]]:
         return iter(self.fetchall())
@@ -218,14 +218,14 @@ class WriterLink:
         """Run the jobs and commit; return their results. Raises ``CutOffError``, ``StoreError`` when it is
         unknown whether an earlier attempt was committed, and exceptions of the jobs."""
         raw = self._connect()
-        if self._unsure is not None and (done := self._arrived(raw, self._unsure)) is not None:
+        if self._unsure is not None and (done := self._find_results(raw, self._unsure)) is not None:
             self._unsure = None
             return done
         self._unsure = None
         results, transaction = self._run(raw, jobs)
         self._database.committing()
         try:
-            told = raw.execute("COMMIT").statusmessage
+            status = raw.execute("COMMIT").statusmessage
         except psycopg.Error as error:
             if not is_cut(error, raw):
                 self._give_up(raw)
@@ -233,8 +233,8 @@ class WriterLink:
             self._unsure = _Unsure(transaction, results) if transaction else None
             self.close()
             raise CutOffError(error) from error
-        if told != "COMMIT":
-            raise StoreError(f"PostgreSQL took back a transaction: {told}")
+        if status != "COMMIT":
+            raise StoreError(f"PostgreSQL took back a transaction: {status}")
         return results
 
     def _connect(self) -> Raw:
@@ -270,7 +270,7 @@ class WriterLink:
         except psycopg.Error:
             self.close()
 
-    def _arrived(self, raw: Raw, unsure: _Unsure) -> list[Any] | None:
+    def _find_results(self, raw: Raw, unsure: _Unsure) -> list[Any] | None:
         """Return the results of the jobs if their commit arrived, ``None`` if not."""
         try:
             (status,) = raw.execute(
@@ -306,7 +306,7 @@ class PostgresWriter(Database):
         """Return the link for the writer's thread."""
         return WriterLink(self.url, self)
 
-    def explained(self, error: BaseException) -> Exception:
+    def explain(self, error: BaseException) -> Exception:
         """Return a ``StoreError`` for a fault of the database."""
         if isinstance(error, CutOffError):
             error = error.error

@@ -299,11 +299,11 @@ def _hit(connection: SqlConnection, row: Sequence[Any], roots: dict[str, str]) -
     message, session, title, turn, number, role, at, standing, crc, body = row
     if session not in roots:
         roots[session] = lineage(connection, session)
-    said = loads(body, crc)
-    if standing == "current" and said.get("summary"):
+    fields = loads(body, crc)
+    if standing == "current" and fields.get("summary"):
         standing = "summary"
     return SearchHit(
-        message, session, roots[session], title, turn, number, role, at, standing, plain_text(said)
+        message, session, roots[session], title, turn, number, role, at, standing, plain_text(fields)
     )
 
 

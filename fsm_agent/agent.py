@@ -26,7 +26,7 @@ from fsm_agent.options import (
     TurnOptions,
     options_of,
 )
-from fsm_agent.runtime.events import StreamDelta
+from fsm_agent.runtime.events import Pieces, StreamDelta
 from fsm_agent.sessions.store import Claim, Store
 from fsm_agent.sessions.store.database import Job
 from fsm_agent.sessions.store.journal.read import Turns
@@ -207,7 +207,7 @@ class Agent(Generic[Deps, Out]):
         alike = output_type is None and limits is None
         return self._queue.run(HandoffChain(turn, following), given[0] if alike else None)
 
-    async def stream_text(
+    def stream_text(
         self, user_message: Content, *, output_type: Any = None, **more: Unpack[TurnArguments[Deps]]
     ) -> AsyncGenerator[str]:
         """Run one turn and yield its text in pieces as they arrive, including text beside tool calls and that
@@ -215,10 +215,19 @@ class Agent(Generic[Deps, Out]):
         as the explanation of a limit, is one piece. Leaving the loop early stops the turn at that point.
         ``turn.events()`` yields everything else that happens. Raises ``TurnFailed`` at the end of a failed
         turn, ``TurnSuspended`` as ``run_conversation`` does."""
+        turns: list[Turn[Any]] = []
+        pieces = self._pieces(turns, user_message, output_type, more)
+        return Pieces(pieces, lambda: turns[-1].leaving() if turns else None)
+
+    async def _pieces(
+        self, turns: list[Turn[Any]], user_message: Content, output_type: Any, more: TurnArguments[Deps]
+    ) -> AsyncGenerator[str]:
+        """``stream_text``; the turns go into ``turns`` as they begin."""
         user_message = await self._turns.read_message(user_message)
         turn: Turn[Any] | None = self._turns.start(user_message, output_type=output_type, **more)
         deps, limits = more.get("deps"), more.get("limits")
         while turn is not None:
+            turns.append(turn)
             streamed = False
             async for event in turn.events(size=UNREAD):
                 if isinstance(event.values, StreamDelta) and event.values.text:

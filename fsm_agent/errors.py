@@ -51,6 +51,22 @@ class ConfigError(FsmAgentError):
         super().__init__("; ".join(parts))
 
 
+def expect(name: str, given: object, kinds: type | tuple[type, ...], allowed: str) -> None:
+    """Raise ``ConfigError`` unless ``given`` is of one of these types; a truth value is not a number."""
+    if not isinstance(given, kinds) or (isinstance(given, bool) and kinds is int):
+        raise ConfigError(f"{name} has the wrong type", given, allowed)
+
+
+def expect_name(name: str, given: object, allowed: str) -> None:
+    """Raise ``ConfigError`` unless ``given`` is a text that a database can hold as a name."""
+    expect(name, given, str, allowed)
+    try:
+        str(given).encode()
+    except UnicodeEncodeError:
+        what = f"{name} has half of a surrogate pair"
+        raise ConfigError(what, ascii(given), "text that UTF-8 can encode") from None
+
+
 def near(given: str, known: Iterable[str]) -> str:
     """Return the known names for a ``ConfigError``, the one that was probably meant first."""
     from difflib import get_close_matches

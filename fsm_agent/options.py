@@ -18,7 +18,7 @@ from typing_extensions import TypeVar as DefaultTypeVar
 
 from fsm_agent.conversation.messages import AGENT_NAME, Message
 from fsm_agent.conversation.parts import AudioPart, FilePart, ImagePart, Part
-from fsm_agent.errors import ConfigError, near
+from fsm_agent.errors import ConfigError, expect, expect_name, near
 from fsm_agent.runtime.ports import ModelPort
 
 if TYPE_CHECKING:
@@ -186,14 +186,15 @@ DEFAULTS: AgentOptions = {
     "extensions": (), "debug": False, "source": "python", "name": AGENT_NAME,
 }  # fmt: skip
 """Defaults of arguments other than ``None``."""
-KINDS: Mapping[str, tuple[tuple[type, ...], str]] = {
-    **dict.fromkeys(
-        ("system_prompt", "base_url", "api_mode", "session_id", "source", "name"), ((str,), "a text")
-    ),
-    "context_window": ((int,), "a number of tokens"),
-    "debug": ((bool,), "True or False"),
+KINDS: Mapping[str, tuple[type, str]] = {
+    **dict.fromkeys(("system_prompt", "base_url", "api_mode"), (str, "a text")),
+    "context_window": (int, "a number of tokens"),
+    "debug": (bool, "True or False"),
+    "inherits": (Inherited, "None: the engine passes it"),
 }
 """Types of the arguments that nothing else validates when an agent is made."""
+NAMES = ("session_id", "source", "name")
+"""Arguments that the store has as names."""
 SEQUENCES = ("tools", "hooks", "input_guardrails", "output_guardrails", "extensions")
 
 
@@ -213,18 +214,34 @@ def options_of(given: AgentOptions) -> AgentOptions:
     for name in SEQUENCES:
         options[name] = sequence_of(name, () if options[name] is None else options[name])
     refuse_other_limits(options["limits"])
-    for name, (kinds, allowed) in KINDS.items():
-        if (value := options[name]) is not None and type(value) not in kinds:
-            raise ConfigError(f"{name} has the wrong type", value, allowed)
+    for name, (kind, allowed) in KINDS.items():
+        if options[name] is not None:
+            expect(name, options[name], kind, allowed)
+    for name in NAMES:
+        if options[name] is not None:
+            expect_name(name, options[name], "a text")
+    _check_engine_parts(options)
     if options["clock"] is not None and not callable(getattr(options["clock"], "sleep", None)):
         raise ConfigError(
             "clock has the wrong type", options["clock"], "an object with now() and sleep(seconds)"
         )
-    if isinstance(options["fallbacks"], str | Mapping):
-        raise ConfigError("fallbacks has the wrong type", options["fallbacks"], 'a list: [{"model": …}]')
+    fallbacks = options["fallbacks"]
+    if isinstance(fallbacks, str | Mapping) or not isinstance(fallbacks, Iterable | None):
+        raise ConfigError("fallbacks has the wrong type", fallbacks, 'a list: [{"model": …}]')
     options["toolsets"] = toolsets_of(options["toolsets"], has_tools=has_tools)
     made, change = cast(AgentOptions, options), CHANGE.get()
     return made if change is None else change(made)
+
+
+def _check_engine_parts(options: Mapping[str, Any]) -> None:
+    from fsm_agent.fsm.pause_point import TurnInbox
+    from fsm_agent.runtime.budget import IterationBudget
+
+    if options["budget"] is not None:
+        allowed = "IterationBudget(100), of fsm_agent.runtime.budget"
+        expect("budget", options["budget"], IterationBudget, allowed)
+    if options["inbox"] is not None:
+        expect("inbox", options["inbox"], TurnInbox, "None: the engine passes it")
 
 
 @contextmanager
@@ -292,10 +309,12 @@ def toolsets_of(given: str | Sequence[str] | None, *, has_tools: bool) -> tuple[
     unless it names them. Raises ``ConfigError``. (Why: decision 112.)"""
     if given is None:
         return () if has_tools else DEFAULT_TOOLSETS
-    names = (DEFAULT,) if given == DEFAULT else given
-    if isinstance(names, str) or not isinstance(names, Iterable):
+    if given != DEFAULT and (isinstance(given, str) or not isinstance(given, Iterable)):
         allowed = 'a list of names, "default" for what an agent without tools has, or [] for none'
         raise ConfigError("toolsets has the wrong type", given, allowed)
+    names = (DEFAULT,) if isinstance(given, str) else tuple(given)
+    for name in names:
+        expect("a toolset", name, str, "the name of a toolset")
     expanded = (one for name in names for one in (DEFAULT_TOOLSETS if name == DEFAULT else (name,)))
     return tuple(dict.fromkeys(expanded))
 

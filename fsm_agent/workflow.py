@@ -23,7 +23,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, ClassVar, Generic, Protocol, Self, TypeVar, get_args
 
-from fsm_agent.errors import ConfigError, TurnSuspended, near
+from fsm_agent.errors import ConfigError, TurnSuspended, expect, expect_name, near
 from fsm_agent.fsm import values
 from fsm_agent.fsm.base_turn import BaseTurn, OutcomeName, with_counters
 from fsm_agent.fsm.journal import Step, refuse_unstorable
@@ -358,6 +358,9 @@ class Workflow(Generic[T]):
     def _refuse_others(self, turn: T) -> None:
         if type(turn) is not self.turn_type:
             raise ConfigError("the turn is of another class", type(turn).__name__, self.turn_type.__name__)
+        expect_name("turn_id", turn.turn_id, "a text")
+        if not turn.turn_id:
+            raise ConfigError("turn_id is empty", turn.turn_id, "a text that names the turn, or none")
         if turn.seq:
             raise ConfigError(
                 "the turn has moved already",
@@ -407,6 +410,8 @@ def _ending(turn: T) -> TurnEnding[WorkflowResult[T]]:
 
 
 def _check_states(table: Table, states: Mapping[str, State]) -> dict[str, State]:
+    expect("table", table, Table, "a Table of fsm_agent.fsm.table")
+    expect("states", states, Mapping, "a mapping of a function for each state")
     states = {table.final: _nothing_more, **states}
     if unknown := [name for name in states if name not in table.states]:
         raise ConfigError(
@@ -551,6 +556,7 @@ def _await_result(perform: Any) -> Perform:
 
 def _edit(snapshot: dict[str, Any], edit: Mapping[str, Mapping[str, Any]]) -> None:
     """Apply a person's changes to a snapshot. Raises ``ConfigError``."""
+    expect("edit", edit, Mapping, "a mapping with counters or fields")
     fixed = {"turn_id", "state", "seq", "counts", "history", "rows"}
     for name, changes in edit.items():
         if name not in ("counters", "fields") or not isinstance(changes, Mapping):

@@ -49,7 +49,7 @@ from fsm_agent.approvals.rules import (
 from fsm_agent.approvals.shell import hard_line
 from fsm_agent.conversation.arguments import signature
 from fsm_agent.conversation.effects import Approval, AskApproval, RunTool, ToolSpec
-from fsm_agent.errors import ConfigError, StoreError
+from fsm_agent.errors import ConfigError, StoreError, expect_name
 from fsm_agent.request import Effect, NotYet, Waits
 from fsm_agent.runtime.callbacks import Callbacks
 from fsm_agent.runtime.clock import Finish, Stopwatch, wait_with_deadline
@@ -87,6 +87,7 @@ def answer(items: PendingItems, name: str, value: Any, *, pattern: str = "", by:
     an approval one of its choices, a bool or an ``Approval``, with ``pattern`` for similar calls; for a
     question a text, or the number of a choice; for a result anything that the tool might have returned; for
     a timer nothing, or the result of the call. Raises ``ConfigError`` for an invalid or second answer."""
+    expect_name("the id of what waits", name, "an id that `fsm-agent pending list` shows, or its beginning")
     item = items.find(name)
     if pattern and item.kind != "approval":
         raise ConfigError("only an approval has a pattern", pattern, "an answer to what is asked")

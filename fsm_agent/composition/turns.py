@@ -46,7 +46,7 @@ from fsm_agent.conversation.parts import (
 )
 from fsm_agent.conversation.result import HandoffStep, TurnResult
 from fsm_agent.conversation.wire.form import View, obstacle
-from fsm_agent.errors import ConfigError, SessionBusy, StoreError
+from fsm_agent.errors import ConfigError, SessionBusy, StoreError, expect
 from fsm_agent.extension import Extension, close_all, prompts_in
 from fsm_agent.features.built_in import answers_of, limit_features, output_type_again, output_type_of
 from fsm_agent.fsm.journal import Step
@@ -266,8 +266,9 @@ class AgentTurns:
         then given. ``begins``: a job in the transaction that begins the turn. ``trace``: the ``traceparent``
         under which the message was queued."""
         content, rows = self.message(user_message), None
-        if not isinstance(ephemeral_prompt, str | None):
-            raise ConfigError("ephemeral_prompt has the wrong type", ephemeral_prompt, "a text, or None")
+        texts = {"system_message": system_message, "task_id": task_id, "ephemeral_prompt": ephemeral_prompt}
+        for name, value in texts.items():
+            expect(name, value, (str, type(None)), "a text, or None")
         refuse_other_limits(limits)
         settings = self.settings
         if limits is not None:

@@ -250,6 +250,8 @@ def read_history(
     so that they are neither stored nor written for the wire again.
 
     Raises ``ConfigError`` for a row that is not a message, and for a system row after other rows."""
+    if isinstance(rows, str | bytes | Mapping) or not isinstance(rows, Iterable):
+        raise ConfigError("conversation_history has the wrong type", rows, 'a list: [{"role": "user", …}]')
     family, issuer = runtime_family(runtime), issuer_of(runtime)
     messages, at = [], 0
     with without_collection():

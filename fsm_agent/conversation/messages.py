@@ -5,13 +5,14 @@ is stored and what is sent are different values: recovery scaffolding exists onl
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, get_args
 
 from fsm_agent.conversation.parts import Part, kind_of
 from fsm_agent.conversation.parts import text_only as said_of
-from fsm_agent.errors import ConfigError
+from fsm_agent.errors import ConfigError, expect
 from fsm_agent.support.texts import clean, portable
 
 Role = Literal["system", "user", "assistant", "tool"]
@@ -157,18 +158,17 @@ class Message:
         for key in ("reasoning", "issuer", "tool_call_id", "name"):
             if not isinstance(row.get(key), TEXT):
                 raise ConfigError(f"{key} of a message has the wrong type", row[key], "a string or None")
-        calls = row.get("tool_calls") or ()
-        if not isinstance(calls, (list, tuple)):
-            raise ConfigError("tool_calls of a message has the wrong type", calls, "a list of calls")
         blocks = row.get("blocks") or ()
         if blocks and not (
             isinstance(blocks, (list, tuple)) and all(isinstance(one, Mapping) for one in blocks)
         ):
             raise ConfigError("blocks of a message has the wrong type", blocks, "a list of objects")
+        calls = row.get("tool_calls") or ()
+        expect("tool_calls of a message", calls, (list, tuple), "a list of calls")
         return cls(
             role=row["role"],
             content=content,
-            tool_calls=tuple(map(_call_from, calls)),
+            tool_calls=tuple(map(_call_from, calls)) if calls else (),
             tool_call_id=row.get("tool_call_id"),
             name=row.get("name"),
             reasoning=row.get("reasoning"),
@@ -188,10 +188,13 @@ def _call_from(call: Any) -> ToolCall:
         raise ConfigError("not a tool call", call, '{"id": …, "function": {"name": …, "arguments": …}}')
     given, extra = str(call.get("id") or ""), call.get("extra_content")
     call_id = str(call.get("call_id") or given)
+    arguments = function.get("arguments")
+    if not isinstance(arguments, str | None):  # an object, as Ollama has it, instead of its text
+        arguments = json.dumps(arguments, ensure_ascii=False, default=str)
     return ToolCall(
         call_id,
         str(function.get("name") or ""),
-        str(function.get("arguments") or ""),
+        arguments or "",
         item_id=str(call.get("response_item_id") or (given if given != call_id else "")),
         extra=extra if isinstance(extra, Mapping) else None,
     )

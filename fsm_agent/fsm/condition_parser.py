@@ -9,7 +9,7 @@ import re
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
-from fsm_agent.errors import ConfigError
+from fsm_agent.errors import ConfigError, expect
 from fsm_agent.fsm.table import Table
 
 Condition = Callable[[Mapping[str, Any]], bool]
@@ -36,6 +36,7 @@ _CONTAINS = re.compile(r"\bcontains\b")
 def condition(text: str, names: Collection[str], texts: Collection[str] = ()) -> Condition:
     """Compile a condition over the numbers in ``names`` and the texts in ``texts``. Raises ``ConfigError``
     for anything else; nothing is executed."""
+    expect("a condition", text, str, "a text such as 'retries >= 2'")
     reader = _ConditionReader(text, names, texts)
     tree = reader.tree()
     reader.check(tree)
@@ -54,7 +55,7 @@ def refuse_unknown(table: Table, *, state: str | None, event: str | None, row: s
     for kind, name, part in asked:
         there = dict.fromkeys(getattr(one, part) for one in table.rows)
         if name is not None and name not in there:
-            raise ConfigError(f"no move has such a {kind}", name, ", ".join(there))
+            raise ConfigError(f"no move has this {kind}", name, ", ".join(there))
 
 
 class _ConditionReader:

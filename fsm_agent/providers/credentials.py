@@ -27,7 +27,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol, cast, runtime_checkable
 
 from fsm_agent.errors import ConfigError
 from fsm_agent.providers.profiles import PROFILES
@@ -209,7 +209,8 @@ class KeyPool:
 
 
 def _sources(keys: ApiKey) -> list[str | CredentialSource]:
-    given = [keys] if keys is None or isinstance(keys, (str, CredentialSource)) else list(keys)
+    several = isinstance(keys, Iterable) and not isinstance(keys, (str, CredentialSource))
+    given: list[Any] = list(cast("Iterable[Any]", keys)) if several else [keys]
     found: list[str | CredentialSource] = []
     for key in given:
         if isinstance(key, (str, CredentialSource)):

@@ -15,12 +15,12 @@ import asyncio
 import threading
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping
+from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias, TypeVar
 
 from fsm_agent.support.threads import LOOP
 
@@ -328,6 +328,10 @@ def listen(stream: Stream, hear: Callable[[Event], None]) -> Callable[[], None]:
     return stream.subscribe(happened, *NAMES)
 
 
+def _nothing() -> None:
+    pass
+
+
 class EventQueue:
     """One listener's queue. Call ``put`` and ``close`` from any thread; one consumer, in a loop or thread."""
 
@@ -395,17 +399,49 @@ class EventQueue:
                 loop.call_soon_threadsafe(waiting.set)
 
 
+T = TypeVar("T")
+
+
+class Pieces(AsyncGenerator[T]):
+    """An asynchronous generator that calls ``left`` at once when its reader leaves the loop: Python closes a
+    generator that was left only some passes of the event loop later."""
+
+    def __init__(self, generator: AsyncGenerator[T], left: Callable[[], None]) -> None:
+        self._generator, self._left = generator, left
+
+    async def asend(self, value: None) -> T:
+        return await self._generator.asend(value)
+
+    async def athrow(self, *error: Any) -> T:
+        return await self._generator.athrow(*error)
+
+    async def aclose(self) -> None:
+        await self._generator.aclose()
+
+    def __del__(self) -> None:
+        self._left()
+
+
 class Events:
     """The events of a turn from the start of iteration on. Iterating runs the turn with ``run`` unless that
-    is ``None``; leaving the loop early stops the turn where it is. An exception of ``run`` is raised after
-    the last event."""
+    is ``None``; leaving the loop early stops the turn where it is, and calls ``left`` before that. An
+    exception of ``run`` is raised after the last event."""
 
     def __init__(
-        self, stream: Stream, run: Callable[[], Coroutine[Any, Any, object]] | None, size: int, over: bool
+        self,
+        stream: Stream,
+        run: Callable[[], Coroutine[Any, Any, object]] | None,
+        size: int,
+        over: bool,
+        left: Callable[[], None],
     ) -> None:
         self._stream, self._run, self._size, self._over = stream, run, size, over
+        self._left = left if run is not None else _nothing
 
-    async def __aiter__(self) -> AsyncIterator[Event]:
+    def __aiter__(self) -> AsyncGenerator[Event]:
+        return Pieces(self._all(), self._left)
+
+    async def _all(self) -> AsyncGenerator[Event]:
         with self._listening() as queue:
             work = None if self._run is None else asyncio.ensure_future(self._run())
             if work is not None:
@@ -432,6 +468,7 @@ class Events:
                 if work is not None:
                     work.result()
             finally:
+                self._left()
                 if work is not None:
                     work.cancel()
 

@@ -9,6 +9,7 @@ process can resume it. (Why: decisions 48 and 49.)
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import uuid
 from collections.abc import Awaitable, Callable, Iterable, Sequence
@@ -16,7 +17,7 @@ from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from fsm_agent.errors import OwnershipLost, StaleCopyError, TurnSuspended
+from fsm_agent.errors import OwnershipLost, StaleCopyError, TurnSuspended, expect_name
 from fsm_agent.fsm.journal import Exchange, Step
 from fsm_agent.fsm.machine import Machine
 from fsm_agent.fsm.pause_point import PausePoint, TurnKind
@@ -38,6 +39,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 Result = TypeVar("Result")
+LEAVING = 10.0
+"""Seconds that a turn waits for one that is being left."""
 Enter = Callable[[], Awaitable[Begun]]
 """Takes the session before the first move."""
 
@@ -133,7 +136,7 @@ class DurableTurn(Stepping, Generic[Result]):
         has ended or is suspended. Raises ``OwnershipLost`` when another process owns the turn."""
         if self.result is not None or self.suspended is not None:
             return None
-        self._hold()
+        await self._hold()
         try:
             with running(self.gate.stream), self.gate.stepping(), self._log.fence:
                 await self._begin_step()
@@ -198,14 +201,20 @@ class DurableTurn(Stepping, Generic[Result]):
             self.arun if run else None,
             size,
             over=self.result is not None or self.suspended is not None,
+            left=self.leaving,
         )
+
+    def leaving(self) -> None:
+        """Announce that the turn is about to be stopped where it is: the next turn of its session waits for
+        that instead of raising ``SessionBusy``."""
+        self._store.fences.leaving(self._log.fence)
 
     async def arun(self) -> Result:
         """Run to the end, as soon as the limit of concurrent turns allows it. Raises ``TurnSuspended`` when
         the turn waits for a missing answer, ``ConfigError`` when the agent is closed before the turn can run,
         and with ``Agent(debug=True)`` the first bug of a tool or a state."""
         if self.result is None and self.suspended is None:
-            self._hold()
+            await self._hold()
             try:
                 admitted = nullcontext() if self._limiter is None else self._limiter.admit()
                 async with admitted:
@@ -233,7 +242,7 @@ class DurableTurn(Stepping, Generic[Result]):
 
     async def _run_on(self, leaving: Callable[[], bool] | None = None) -> bool:
         """Hold session and fence for the whole run; return false if the turn was left."""
-        self._hold()
+        await self._hold()
         self._running_on = True
         try:
             with running(self.gate.stream), self.gate.stepping(), self._log.fence:
@@ -261,8 +270,12 @@ class DurableTurn(Stepping, Generic[Result]):
 
     # The session
 
-    def _hold(self) -> None:
-        """Keep other turns of this process off the session. Raises ``SessionBusy``."""
+    async def _hold(self) -> None:
+        """Keep other turns of this process off the session. Waits for a turn that is being left. Raises
+        ``SessionBusy``."""
+        left = self._store.fences.left(self._log.session.id)
+        if left is not None:
+            await asyncio.wait({asyncio.wrap_future(left)}, timeout=LEAVING)
         self._store.fences.hold(self._log.fence, self._log.session.id)
 
     async def _release_after(self, error: BaseException) -> None:
@@ -395,6 +408,7 @@ class DurableTurns(Generic[Result]):
     ) -> DurableTurn[Result]:
         """Return a new turn, in its own session, that begins where ``turn_id`` was after ``at`` moves, with
         the changes made by ``edited``. The old turn stays unchanged. Raises ``ConfigError``."""
+        expect_name("turn_id", turn_id, "the id of a turn")
         self.journal.info(turn_id).moved_by(self.kind.table.name)
         position = edited(position_of(self.store, turn_id, at, recorded=self.recorded))
         session = self.store.new_session()

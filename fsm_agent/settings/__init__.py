@@ -35,7 +35,7 @@ from pydantic_settings import (
 )
 from typing_extensions import TypedDict, Unpack
 
-from fsm_agent.errors import ConfigError
+from fsm_agent.errors import ConfigError, expect
 
 # Every setting can be set alone. Each group has a default for each field, even where two groups differ only
 # in defaults. A user's choice is recognized by its value, because stored settings do not record who set them.
@@ -889,6 +889,8 @@ class Settings(BaseSettings):
             return value
         if value is not None and not isinstance(value, Mapping):
             raise ConfigError("settings have the wrong type", value, "a Settings instance or a mapping")
+        for name in value or ():
+            expect("the name of a setting", name, str, "a text")
         layers = (file or {}, from_environment(), value or {})
         return cls(**reduce(merge, map(_expand_dots, layers)))
 

@@ -238,6 +238,12 @@ def workdir_of(given: str | os.PathLike[str] | None) -> Path:
 
 def _path(name: str, given: str | os.PathLike[str]) -> Path:
     try:
-        return Path(given)
+        path = Path(given)
+        os.fsencode(path)
     except TypeError:
         raise ConfigError(f"{name} has the wrong type", given, "a path") from None
+    except UnicodeEncodeError:
+        raise ConfigError(f"{name} is not a path", ascii(given), "text that a path can have") from None
+    if "\0" in str(path):
+        raise ConfigError(f"{name} is not a path", ascii(given), "text without NUL")
+    return path

@@ -85,8 +85,6 @@ class Workers:
 
 
 WORKERS = Workers()
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=WORKERS.forget)
 
 
 T = TypeVar("T")
@@ -144,6 +142,13 @@ class LoopThread:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._loop: asyncio.AbstractEventLoop | None = None
+        self._inherited: list[asyncio.AbstractEventLoop | None] = []
+
+    def forget(self) -> None:
+        """Drop the loop after a fork of the process, where its thread does not exist. It is kept, because
+        freeing it would change what the parent's loop waits for."""
+        self._inherited.append(self._loop)
+        self._lock, self._loop = threading.Lock(), None
 
     def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
         """Wait for the coroutine's result. Safe inside a running loop of another thread, such as a
@@ -167,8 +172,21 @@ class LoopThread:
         with self._lock:
             if self._loop is None or self._loop.is_closed():
                 self._loop = new_loop()
-                threading.Thread(target=self._loop.run_forever, daemon=True, name="fsm-agent-loop").start()
+                threading.Thread(
+                    target=_run_on, args=(self._loop,), daemon=True, name="fsm-agent-loop"
+                ).start()
             return self._loop
+
+
+def _run_on(loop: asyncio.AbstractEventLoop) -> None:
+    """Run the loop until it is stopped. ``SystemExit`` and ``KeyboardInterrupt`` of a task also end
+    ``run_forever``, although the caller of the task has them: other callers must not wait forever."""
+    while True:
+        try:
+            loop.run_forever()
+        except (KeyboardInterrupt, SystemExit):
+            continue
+        return
 
 
 def warn_if_blocking(name: str, instead: str) -> None:
@@ -188,6 +206,9 @@ def warn_if_blocking(name: str, instead: str) -> None:
 
 
 LOOP = LoopThread()
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=WORKERS.forget)
+    os.register_at_fork(after_in_child=LOOP.forget)
 
 
 # Pipes on a loop: this process's own, and those to other processes.

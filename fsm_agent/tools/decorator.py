@@ -8,12 +8,12 @@ import inspect
 import re
 import types
 import weakref
-from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol, get_args, overload
 
 from fsm_agent.conversation.effects import Concurrency, ToolSpec
-from fsm_agent.errors import ConfigError, near
+from fsm_agent.errors import ConfigError, expect, near
 from fsm_agent.request import Effect
 from fsm_agent.tools.signature import KEY, Signature, signature_of
 
@@ -234,8 +234,8 @@ def _tool_of(
         )
     name = name if name is not None else handler.__name__
     _check_options(name, concurrency, effect, timeout, max_result_chars, approval)
-    paths = (path_arguments,) if isinstance(path_arguments, str) else tuple(map(str, path_arguments))
-    unseen = (hidden,) if isinstance(hidden, str) else tuple(map(str, hidden))
+    paths = _names_of(f"path_arguments of tool {name!r}", path_arguments)
+    unseen = _names_of(f"hidden of tool {name!r}", hidden)
     writes = bool(paths) and effect != "pure" if writes_files is None else writes_files
     options = (name, concurrency, paths, effect, timeout, max_result_chars, approval, note, unseen, writes)
     spec, signature = _read_once(handler, options) or _read(handler, *options)
@@ -335,6 +335,11 @@ def _check_options(
         if value is not None and not number:
             allowed = f"a number above 0 to {MOST:,}, or None"
             raise ConfigError(f"{option} of tool {name!r} cannot be used", value, allowed)
+
+
+def _names_of(what: str, given: str | Sequence[str]) -> tuple[str, ...]:
+    expect(what, given, Iterable, "names of parameters")
+    return (given,) if isinstance(given, str) else tuple(map(str, given))
 
 
 def _one_of(what: str, value: object, allowed: Sequence[str]) -> None:

@@ -7,6 +7,7 @@ import asyncio
 import contextvars
 import copy
 import inspect
+import json
 import logging
 import threading
 import types
@@ -20,6 +21,7 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError,
 from pydantic.errors import PydanticUndefinedAnnotation, PydanticUserError
 from pydantic.fields import FieldInfo
 from pydantic.json_schema import GenerateJsonSchema, JsonSchemaWarningKind
+from pydantic_core import PydanticSerializationError
 from typing_extensions import TypeVar
 
 from fsm_agent.errors import ConfigError
@@ -122,7 +124,10 @@ MOST_KNOWN = 512
 millisecond."""
 
 _KNOWN: dict[Hashable, Signature] = {}
-UNUSABLE = (PydanticUserError, PydanticUndefinedAnnotation, TypeError, ValueError, NameError, AttributeError)
+UNUSABLE = (
+    PydanticUserError, PydanticUndefinedAnnotation, TypeError, ValueError, NameError, AttributeError,
+    SyntaxError, IndexError,
+)  # fmt: skip
 """Errors that pydantic raises for a type that it cannot read or describe."""
 _SCHEMA_MAPS = ("properties", "patternProperties", "$defs", "dependentSchemas")
 _DATA = ("default", "const", "enum", "examples")
@@ -130,6 +135,14 @@ _DATA = ("default", "const", "enum", "examples")
 
 class _Quiet(GenerateJsonSchema):
     """Omits a default that is not a JSON value from the schema, without a warning."""
+
+    def encode_default(self, dft: Any) -> Any:
+        encoded = super().encode_default(dft)
+        try:
+            json.dumps(encoded, allow_nan=False)
+        except ValueError as error:
+            raise PydanticSerializationError(str(error)) from None
+        return encoded
 
     ignored_warning_kinds: set[JsonSchemaWarningKind] = {"skipped-choice", "non-serializable-default"}  # noqa: RUF012
 

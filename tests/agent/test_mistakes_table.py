@@ -3,9 +3,11 @@ given, and what is allowed instead."""
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import re
 import warnings
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
@@ -16,6 +18,9 @@ import fsm_agent
 from fsm_agent import Agent, BaseTurn, Workflow, tool
 from fsm_agent.errors import FsmAgentError
 from fsm_agent.fsm import table
+from fsm_agent.fsm.condition_parser import condition
+from fsm_agent.options import AgentArguments, TurnArguments, TurnOptions
+from fsm_agent.settings import Settings
 from fsm_agent.testing import ScriptedModel, call, text, tools
 
 PARTS = {"Pack": [table.on("packed", table.end("fine", "Over"), why="it is closed")]}
@@ -94,6 +99,14 @@ agent(hooks=Log())
         'agent(toolsets="terminal")',
         'toolsets has the wrong type; given: terminal; allowed: a list of names, "default" for what '
         "an agent without tools has, or [] for none",
+    ),
+    "a prompt for one turn that is not a text": (
+        'agent().run_conversation("hi", system_message=["Be brief."])',
+        "system_message has the wrong type; given: ['Be brief.']; allowed: a text, or None",
+    ),
+    "a budget as a number": (
+        "agent(budget=100)",
+        "budget has the wrong type; given: 100; allowed: IterationBudget(100), of fsm_agent.runtime.budget",
     ),
     "a misspelt toolset": (
         'agent(toolsets=["termnal"])',
@@ -539,6 +552,33 @@ Table("parcel", ("Pack", "Over"), "Over", counters=(), lines=lines_of(PARTS))
 }
 
 
+AWKWARD: tuple[Any, ...] = (
+    5, -1, 0, 1.5, float("nan"), 10**30, True, "x", "", "a\0b", "\ud800", b"x", [], [5], {}, {"a": 1}, object(),
+    type, print,
+)  # fmt: skip
+"""Values that are hardly ever meant."""
+TURNS = ("output_type", *dict.fromkeys((*TurnArguments.__annotations__, *TurnOptions.__annotations__)))
+METHODS: dict[str, Callable[[Agent[Any, Any], Any], object]] = {
+    "resume": lambda one, value: one.resume(value),
+    "fork": lambda one, value: one.fork(value, 0),
+    "at": lambda one, value: one.fork(one.journal.recent()[0].id, value),
+    "edit": lambda one, value: one.fork(one.journal.recent()[0].id, 1, value),
+    "answer": lambda one, value: one.answer(value, "once"),
+    "rename": lambda one, value: one.rename(value),
+    "undo": lambda one, value: one.undo(value),
+    "Workflow.start": lambda one, value: flow().start(Parcel(turn_id=value)),
+    "Workflow.resume": lambda one, value: flow().resume(value),
+    "table": lambda one, value: flow(table=value),
+    "states": lambda one, value: flow(states=value),
+    "when": lambda one, value: condition(value, ["retries"]),
+    "path_arguments": lambda one, value: tool(path_arguments=value)(add),
+    "setting": lambda one, value: Settings.of({value: 1} if isinstance(value, Hashable) else value),
+    "tool_calls": lambda one, value: one.run_conversation(
+        "hi", conversation_history=[{"role": "assistant", "tool_calls": value}]
+    ),
+}
+
+
 @pytest.fixture(autouse=True)
 def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FSM_AGENT_HOME", str(tmp_path / "home"))
@@ -568,6 +608,29 @@ def test_a_mistake_is_answered_by_one_line(mistake: str, caplog: pytest.LogCaptu
     program, said = MISTAKES[mistake]
     found = heard(program, caplog)
     assert re.fullmatch(re.escape(said).replace("…", ".*"), found), found
+
+
+@pytest.mark.parametrize("name", [name for name in AgentArguments.__annotations__ if name != "store"])
+def test_no_value_of_an_argument_of_an_agent_ends_in_a_traceback(name: str) -> None:
+    for value in AWKWARD:
+        with contextlib.suppress(FsmAgentError), agent(**{name: value}) as made:
+            made.chat("hi")
+
+
+@pytest.mark.parametrize("name", TURNS)
+def test_no_value_of_an_argument_of_a_turn_ends_in_a_traceback(name: str) -> None:
+    for value in AWKWARD:
+        with contextlib.suppress(FsmAgentError), agent() as made:
+            made.run_conversation("hi", **{name: value})
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_no_value_that_a_method_gets_ends_in_a_traceback(method: str) -> None:
+    with agent() as made:
+        made.chat("hi")
+        for value in AWKWARD:
+            with contextlib.suppress(FsmAgentError):
+                METHODS[method](made, value)
 
 
 def test_there_are_more_than_forty() -> None:

@@ -28,7 +28,7 @@ from fsm_agent.runtime.events import (
     Thinking,
     Transition,
 )
-from fsm_agent.testing import ScriptedModel, call, text, tools
+from fsm_agent.testing import ScriptedModel, call, repeat, text, tools
 from tests.helpers.harness import Heard, echo
 from tests.helpers.waiting import PATIENCE, until
 
@@ -96,12 +96,34 @@ def test_leaving_the_loop_stops_the_turn_where_it_is_and_it_can_go_on() -> None:
         async for event in stream:
             if event.name == "tool_start":
                 break
-        await stream.aclose()  # type: ignore[attr-defined]
+        await stream.aclose()
         return len(turn.steps)
 
     assert asyncio.run(some()) < 6
     assert turn.result is None
     assert turn.run().completed
+
+
+async def test_a_message_follows_at_once_when_a_loop_over_a_turn_was_left() -> None:
+    """Python closes a generator that was left only later; the turn of the next message waits for that."""
+    one = Agent(
+        ScriptedModel([text("one two three"), text("four five six"), repeat(text("next"))]), toolsets=[]
+    )
+    async for _ in one.stream_text("go"):
+        break
+    assert (await one.arun("and now?")).final_response == "four five six"
+    async for event in one.start("go").events():
+        if event.name == "stream_delta":
+            break
+    assert (await one.arun("and now?")).final_response == "next"
+
+
+def test_a_message_follows_at_once_when_a_loop_in_a_thread_was_left() -> None:
+    one = Agent(ScriptedModel([text("one two three"), repeat(text("next"))]), toolsets=[])
+    for event in one.start("go").events():
+        if event.name == "stream_delta":
+            break
+    assert one.chat("and now?") == "next"
 
 
 async def test_what_running_the_turn_raises_is_raised_to_the_listener() -> None:

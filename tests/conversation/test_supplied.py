@@ -73,6 +73,15 @@ def test_what_does_not_name_its_maker_is_of_the_model_that_makes_such_things(
     assert read(named, maker or DEEPSEEK).issuer == "openrouter:https://elsewhere#x"
 
 
+def test_arguments_of_a_call_may_be_an_object() -> None:
+    called = {
+        "id": "c",
+        "type": "function",
+        "function": {"name": "echo", "arguments": {"text": "ä", "n": None}},
+    }
+    assert read({"tool_calls": [called]}, DEEPSEEK).tool_calls[0].arguments == '{"text": "ä", "n": null}'
+
+
 @pytest.mark.behaviour("PREP-07b")
 def test_every_form_is_kept() -> None:
     row = {

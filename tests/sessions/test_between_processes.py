@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+import subprocess
+import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -469,3 +471,62 @@ def test_numbers_go_up_along_compactions(store: Store) -> None:
     found = store.database.select("SELECT asked, number, id FROM turns ORDER BY number")
     assert [row[:2] for row in found] == [("first", 1), ("second", 2), ("third", 3)]
     assert one.undo(3).turns[-1] == found[0][2]
+
+
+# Forked processes have none of the threads of their parents, and SQLite forbids them an open file
+
+FORKS = """
+import os, sys
+from pathlib import Path
+from fsm_agent import Agent
+from fsm_agent.testing import ScriptedModel, repeat, text
+
+def agent(name):
+    return Agent(ScriptedModel([repeat(text(name))]), toolsets=[], home=Path(sys.argv[1]) / name)
+
+used, unused = agent("used"), agent("unused")
+print(used.chat("before"), flush=True)
+if os.fork() == 0:
+    for one in (unused, used, agent("used")):
+        try:
+            print(one.chat("in the child"), flush=True)
+        except Exception as error:
+            print(type(error).__name__, error, flush=True)
+    os._exit(0)
+os.wait()
+print(used.chat("after"), len(used.run_conversation("after").messages))
+"""
+
+
+def test_a_forked_process_runs_agents_except_where_its_parent_has_the_file_open(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", FORKS, str(tmp_path)]
+    lines = subprocess.run(
+        command, capture_output=True, text=True, timeout=60, check=True
+    ).stdout.splitlines()
+    assert [lines[0], lines[1], lines[4]] == ["used", "unused", "used 6"]
+    for refused in lines[2:4]:
+        assert refused.startswith(f"StoreError the session store {tmp_path}/used/sessions.db cannot be used")
+
+
+OUTLIVES = """
+import os, sys
+from pathlib import Path
+from fsm_agent.sessions.store import Store
+
+store = Store(Path(sys.argv[1]))
+owner = store.owners.me
+if os.fork() == 0:
+    print(owner, flush=True)
+    sys.stdin.read()
+else:
+    os._exit(0)
+"""
+
+
+def test_a_forked_process_that_lives_on_does_not_hold_the_turns_of_its_parent(home: Path) -> None:
+    command = [sys.executable, "-c", OUTLIVES, str(home)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as parent:
+        assert parent.stdout is not None
+        owner = parent.stdout.readline().strip()
+        parent.wait(30)
+        assert Owners(home).alive(owner) is None, "although the child lives"

@@ -86,6 +86,21 @@ def test_without_it_they_are_those_of_the_standard_library(monkeypatch: pytest.M
     assert in_a_loop(maker()) != "uvloop"
 
 
+@pytest.mark.parametrize("ends", [SystemExit, KeyboardInterrupt])
+def test_a_task_that_wants_to_end_the_process_does_not_end_the_loop_of_the_others(
+    ends: type[BaseException],
+) -> None:
+    """An ``async`` callback may call ``sys.exit()``; who calls next must not wait for a loop that does not run."""
+
+    async def leave() -> None:
+        raise ends
+
+    loop = LoopThread()
+    with pytest.raises(ends):
+        loop.run(leave())
+    assert loop.submit(maker()).result(30)
+
+
 async def test_a_turn_on_somebodys_loop_stays_there() -> None:
     seen: list[str] = []
 

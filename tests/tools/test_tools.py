@@ -231,6 +231,15 @@ def test_what_cannot_be_a_tool_is_refused_in_one_line(make: Callable[[], object]
     assert "allowed:" in str(caught.value)
 
 
+def test_a_default_that_is_not_json_is_not_in_the_schema() -> None:
+    def measure(least: float = float("nan"), most: float = float("inf")) -> None: ...
+
+    assert as_tool(measure).spec.parameters["properties"] == {
+        "least": {"type": "number"},
+        "most": {"type": "number"},
+    }
+
+
 def misnamed(city: str) -> None:
     """Look.
 

@@ -61,6 +61,8 @@ REPLIES = "text(…), tools(call(…)), or another reply of fsm_agent.testing; a
 def entries_of(script: Iterable[Any] | Repeat | Reply | Callable[[Any], Any]) -> list[Any]:
     """Return the entries of a script, which may be a list or a single answer. Raises ``ConfigError`` for an
     entry that is not a reply."""
+    if not (isinstance(script, Iterable | Reply | Repeat) or callable(script)):
+        raise ConfigError("a script has the wrong type", script, f"a list of replies: {REPLIES}")
     entries = [script] if isinstance(script, (str, Repeat, Reply)) or callable(script) else list(script)
     for entry in entries:
         if not (isinstance(entry, Repeat | Reply | ModelReply | Failure) or callable(entry)):

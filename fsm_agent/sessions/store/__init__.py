@@ -344,8 +344,8 @@ class Store(TurnClaims):
     """The sessions of one home, and the turn that holds each of them. Raises ``StoreError`` when the file
     cannot be used, and ``SessionBusy`` for a session that another turn holds."""
 
-    def __init__(self, *given: Any, **named: Any) -> None:
-        super().__init__(*given, **named)
+    def _start(self) -> None:
+        super()._start()
         self._late: dict[str, _Late] = {}
 
     async def begin(

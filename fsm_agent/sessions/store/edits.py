@@ -12,7 +12,7 @@ from typing import Any
 from fsm_agent.conversation.messages import Message, ModelReply, ToolCall
 from fsm_agent.conversation.result import is_next_turn
 from fsm_agent.conversation.token_meter import ContextMeter
-from fsm_agent.errors import ConfigError
+from fsm_agent.errors import ConfigError, expect
 from fsm_agent.fsm.base_turn import with_counters
 from fsm_agent.fsm.codec import dumps
 from fsm_agent.sessions import Session
@@ -106,6 +106,7 @@ def _last_turns(store: Store, session: Session, count: int) -> list[TurnInfo]:
     firsts = [
         at for at, one in enumerate(ids) if at + 1 == len(ids) or not is_next_turn(one, ids[at + 1])
     ]  # the others are continuations of a handoff
+    expect("the number of turns to undo", count, int, f"1 to {len(firsts)}")
     if not 0 < count <= len(firsts):
         raise ConfigError(
             "this number of turns cannot be undone", count, f"1 to {len(firsts)}" if len(firsts) > 1 else "1"
@@ -163,6 +164,7 @@ def edit_position(position: Position, edit: Mapping[str, Any]) -> Position:
     ``recorded_replies``: take the model's recorded reply in this visit, too, and all others. Fields that a
     turn takes from its agent (``AGENT_FIELDS``) cannot be changed.
     """
+    expect("edit", edit, Mapping, "a mapping of " + ", ".join(_EDITORS))
     whole = bool(edit.get("recorded_replies"))
     position.recording = (
         ConversationRecording() if edit.get("rerun_tools") else _recording(position).taken_over(whole=whole)

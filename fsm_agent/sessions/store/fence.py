@@ -17,6 +17,7 @@ import time
 import uuid
 import weakref
 from collections.abc import Callable
+from concurrent.futures import Future
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -42,6 +43,7 @@ class Fence:
         self._lock = threading.Lock()
         self.why = self.session = ""
         self.handed_out = False
+        self.left: Future[None] | None = None
         self.alone: Callable[[], bool] = _never
         self._step: tuple[asyncio.AbstractEventLoop, asyncio.Task[Any]] | None = None
         self._cancelled = False
@@ -143,6 +145,22 @@ class Fences:
             if self._held.get(fence.session) is fence:
                 del self._held[fence.session]
             fence.session = ""
+            left, fence.left = fence.left, None
+        if left is not None:
+            left.set_result(None)
+
+    def leaving(self, fence: Fence) -> None:
+        """Announce that ``fence``, if it holds a session, releases it soon."""
+        with self._lock:
+            if fence.session and fence.left is None:
+                fence.left = Future()
+
+    def left(self, session_id: str) -> Future[None] | None:
+        """Return what is done when a turn that is being left releases the session; ``None`` if there is no
+        such turn."""
+        with self._lock:
+            held = self._held.get(session_id)
+            return None if held is None else held.left
 
     def release_turn(self, turn_id: str, epoch: int | None) -> None:
         """``release`` all attempts at a turn, or the one with this epoch."""
@@ -232,6 +250,12 @@ class Owners:
         turns."""
         with self._lock:
             return owner == self._me and self._pid == os.getpid() and self._file(owner).exists()
+
+    def leave_to_parent(self) -> None:
+        """Close the inherited lock in a forked process: while it is open, no process takes over the turns of
+        a parent that has died."""
+        if self._handle >= 0:
+            os.close(self._handle)
 
     def _lock_file(self, owner: str) -> int:
         private_folder(self._folder)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import os
 import random
 import sqlite3
 import threading
@@ -215,14 +216,36 @@ def _spoils_all(error: Exception) -> bool:
     )
 
 
+OPEN: weakref.WeakSet[SqliteDatabase] = weakref.WeakSet()
+"""The files that this process has opened."""
+INHERITED: list[SqliteDatabase] = []
+"""Files that were open when this process was forked. SQLite keeps in memory which locks a process holds on a
+file, so a forked process must not use such a file, not even through a new connection, and not close it."""
+
+
+def _leave_to_parent() -> None:
+    INHERITED.extend(one for one in OPEN if not one.closed or one._thread is not None)
+    OPEN.clear()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_leave_to_parent)
+
+
 class SqliteDatabase(SqliteWriter):
-    """One SQLite file. Raises ``StoreError`` in one line when it cannot be used: not writable, or of a newer
-    or unreleased format. A damaged file is never written to; its readable part can be read."""
+    """One SQLite file. Raises ``StoreError`` in one line when it cannot be used: not writable, of a newer or
+    unreleased format, or open when this process was forked. A damaged file is never written to; its readable
+    part can be read."""
 
     versions: Versions = VERSIONS
 
     def __init__(self, path: Path, durability: Durability = "full") -> None:
         super().__init__(path)
+        if any(os.path.realpath(one.path) == os.path.realpath(path) for one in INHERITED):
+            raise StoreError(
+                f"the session store {path} cannot be used: it was open when this process was forked, which"
+                " SQLite does not allow; fork before the first turn, or start processes with 'spawn'"
+            )
         self._durability = durability
         self._reading = threading.Lock()
         self._looked_through = False
@@ -230,6 +253,7 @@ class SqliteDatabase(SqliteWriter):
         self._reader = self._prepare()
         self._close_when_dropped()
         self.closed = False
+        OPEN.add(self)
 
     # Reading
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 import importlib
 import json
 import logging
+import os
 import threading
 import time
 import uuid
@@ -18,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
 
 from fsm_agent.conversation.messages import Message
-from fsm_agent.errors import ConfigError, StoreError
+from fsm_agent.errors import ConfigError, StoreError, expect, expect_name
 from fsm_agent.sessions import Session
 from fsm_agent.sessions.store.database import Database, Durability, SqlConnection
 from fsm_agent.sessions.store.fence import Fences, Owners
@@ -107,6 +108,10 @@ class RowCache:
             return wire
 
 
+OPEN: weakref.WeakSet[StoredSessions] = weakref.WeakSet()
+"""All stores of this process."""
+
+
 class StoredSessions:
     """The sessions of one home in its database. ``pause_points``: the turns of the home that run in this
     process, ``fences`` their right to write. ``at_work``: background children by session, so that two agents
@@ -124,6 +129,11 @@ class StoredSessions:
     ) -> None:
         self.home, self.now = home, now
         self._opened, self._durability, self.database_url = opened, durability, database_url
+        self._inherited: list[object] = []
+        self._start()
+        OPEN.add(self)
+
+    def _start(self) -> None:
         self.fences = Fences()
         self._rows = RowCache()
         self._instead: dict[str, str] = {}
@@ -131,6 +141,15 @@ class StoredSessions:
         self.at_work: dict[str, Any] = {}
         self.trees: weakref.WeakValueDictionary[str, IterationBudget] = weakref.WeakValueDictionary()
         self.reservations = Reservations()
+
+    def start_after_fork(self) -> None:
+        """Start without turns, threads and connections in a forked process: those are the parent's. They are
+        kept, because closing a connection here would disturb the parent. A SQLite file that is open in the
+        parent cannot be opened here."""
+        if (owners := self.__dict__.pop("owners", None)) is not None:
+            owners.leave_to_parent()
+        self._inherited += [owners, self.__dict__.pop("database", None)]
+        self._start()
 
     @cached_property
     def database(self) -> Database:
@@ -248,6 +267,15 @@ class StoredSessions:
         """Return the messages that compactions and undos set aside, oldest first."""
         sql = "SELECT body, body_crc FROM messages WHERE session = ? AND active = 0 ORDER BY number"
         return [message_of(*row) for row in self.database.select(sql, session_id)]
+
+
+def _start_after_fork() -> None:
+    for store in list(OPEN):
+        store.start_after_fork()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_start_after_fork)
 
 
 def _copy(source: Any, target: Any) -> None:
@@ -462,6 +490,7 @@ NUMBERED = 9
 def find_session(store: StoredSessions, name: str) -> str:
     """Return the id of the session that ``name`` refers to: an id, a title, or the beginning of one. Raises
     ``ConfigError`` when it matches no session or several."""
+    expect_name("the name of a session or turn", name, "an id, its beginning, or a title")
     query = store.database.select
     for where in (
         "id = ?",
@@ -525,6 +554,7 @@ def any_turn(store: StoredSessions, name: str) -> str:
 def _turns_called(store: StoredSessions, name: str) -> list[str]:
     """Return the turn with this id, or else all turns whose ids begin with ``name``."""
     query = "SELECT id FROM turns WHERE substr(id, 1, length(?)) = ? ORDER BY id"
+    expect_name("the name of a session or turn", name, "an id, its beginning, or a title")
     ids = [turn_id for (turn_id,) in store.database.select(query, name, name)] if name else []
     return [name] if name in ids else ids
 
@@ -580,6 +610,7 @@ def free_title(c: SqlConnection, title: str, session_id: str) -> str:
 def rename(store: StoredSessions, session_id: str, title: str) -> str:
     """Change the title of a session, and return it with whitespace normalized. Raises ``ConfigError`` for a
     title that is empty, too long, or taken."""
+    expect("the title of a session", title, str, f"a title of 1 to {LONGEST} characters")
     words = _printable(" ".join(title.split()))
     if not 0 < len(words) <= LONGEST:
         raise ConfigError("a session cannot be called so", title, f"a title of 1 to {LONGEST} characters")

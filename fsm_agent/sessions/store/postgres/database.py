@@ -362,6 +362,9 @@ class PostgresOwners(Owners):
                 self._me, self._pid = self._presence.name, os.getpid()
             return self._me
 
+    def leave_to_parent(self) -> None:
+        """Nothing, in a forked process: the thread that says that the parent lives does not exist here."""
+
     def alive(self, owner: str | None) -> dict[str, Any] | None:
         """Return the owner's process (pid, host, since in seconds), or ``None`` when it is gone."""
         if not owner:

@@ -410,12 +410,15 @@ class Pieces(AsyncGenerator[T]):
         self._generator, self._left = generator, left
 
     async def asend(self, value: None) -> T:
+        """Return the next piece."""
         return await self._generator.asend(value)
 
     async def athrow(self, *error: Any) -> T:
+        """Raise an error where the generator waits."""
         return await self._generator.athrow(*error)
 
     async def aclose(self) -> None:
+        """Close the generator."""
         await self._generator.aclose()
 
     def __del__(self) -> None:

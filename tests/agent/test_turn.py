@@ -106,7 +106,7 @@ def test_a_condition_that_cannot_be_read(text_: str) -> None:
 )  # fmt: skip
 def test_a_turn_is_not_run_until_something_that_does_not_exist(stop: dict[str, str], there: str) -> None:
     turn = agent(text("x")).start("go")
-    line = f"no move has such a {next(iter(stop))}; given: .*{there}"
+    line = f"no move has this {next(iter(stop))}; given: .*{there}"
     with pytest.raises(ConfigError, match=line) as refused:
         asyncio.run(turn.run_until(**stop))
     assert "\n" not in str(refused.value)

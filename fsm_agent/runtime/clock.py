@@ -166,10 +166,11 @@ class Deadline:
         if self._stop is not None:
             self._stop.remove_done_callback(self._interrupt)
             self._stop.cancel()
+        task, self._task = self._task, None  # a callback that is already on its way must find the block ended
         if self.finish == "done":
             return False
-        assert self._task is not None
-        ours = self._task.uncancel() <= self._cancelling and kind is asyncio.CancelledError
+        assert task is not None
+        ours = task.uncancel() <= self._cancelling and kind is asyncio.CancelledError
         if self._error is not None:
             raise self._error
         return ours

@@ -108,6 +108,15 @@ async def test_a_deadline_that_comes_nearer_is_noticed() -> None:
     assert deadline.finish == "late"
 
 
+async def test_an_interrupt_while_the_block_ends_does_not_cancel_what_follows() -> None:
+    interrupt = TurnInbox().event()
+    interrupt.set()
+    with Deadline(lambda: 9.0, interrupt) as deadline:
+        pass
+    await asyncio.sleep(0.001)
+    assert deadline.finish == "done"
+
+
 async def test_every_wait_for_an_interrupt_ends_with_it() -> None:
     interrupt = TurnInbox().event()
     waits = [asyncio.ensure_future(interrupt.wait()) for _ in range(3)]

@@ -208,7 +208,7 @@ def test_long_turns_are_scrubbed_by_windows(
         page.wait_for_function("() => document.querySelector('.move-row.looked .state-name') !== null")
         times.append(page.evaluate("performance.now()") - before)
     page.mouse.up()
-    press(page, "Home", shows=f"0 of {moves}")
+    press(page, "Home", shows=f"0 of {moves:,}")
     page.get_by_role("listbox", name="list of moves").get_by_text("the turn begins").wait_for()
     shown = "[window.fsmAgent.moves().loaded, document.querySelectorAll('.move-row').length]"
     loaded, rows = page.evaluate(f"() => {shown}")

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
@@ -498,11 +499,14 @@ print(used.chat("after"), len(used.run_conversation("after").messages))
 """
 
 
-def test_a_forked_process_runs_agents_except_where_its_parent_has_the_file_open(tmp_path: Path) -> None:
+def test_a_forked_process_runs_agents_except_where_its_parent_has_a_file_open(tmp_path: Path) -> None:
     command = [sys.executable, "-c", FORKS, str(tmp_path)]
     lines = subprocess.run(
         command, capture_output=True, text=True, timeout=60, check=True
     ).stdout.splitlines()
+    if "FSM_AGENT_STORE__DATABASE_URL" in os.environ:  # a server does not mind
+        assert lines == ["used", "unused", "used", "used", "used 8"]
+        return
     assert [lines[0], lines[1], lines[4]] == ["used", "unused", "used 6"]
     for refused in lines[2:4]:
         assert refused.startswith(f"StoreError the session store {tmp_path}/used/sessions.db cannot be used")

@@ -27,7 +27,8 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 from fsm_agent import Agent
-from fsm_agent.conversation.compaction import assemble, plan, prune, summary_prompt
+from fsm_agent.conversation.compaction import summary_prompt
+from fsm_agent.conversation.compaction.plan import assemble, divide, prune
 from fsm_agent.conversation.effects import ModelRequest, Runtime
 from fsm_agent.conversation.messages import Message, ToolCall
 from fsm_agent.conversation.wire import WireCopy, format_of
@@ -141,7 +142,7 @@ def compacting(rows: int, runs: int) -> dict[str, float]:
     for _ in range(runs):
         begun = time.perf_counter()
         shorter = prune(history, 8)
-        division = plan(shorter, front=3, tail_chars=60_000, tail_rows=8, soft_factor=1.5)
+        division = divide(shorter, front=3, tail_chars=60_000, tail_rows=8, soft_factor=1.5)
         summary_prompt(division.middle, window=128_000)
         assemble(division, "what happened")
         took.append(time.perf_counter() - begun)

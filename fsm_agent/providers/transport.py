@@ -15,7 +15,7 @@ import ssl
 import weakref
 import zlib
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Hashable, Iterator, Mapping
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from io import BytesIO
 from typing import Any, ClassVar
@@ -242,17 +242,17 @@ _MEANINGS: tuple[tuple[type[Exception], type[httpx2.TransportError]], ...] = (
 """aiohttp's errors and their counterparts in httpx2; the first match applies."""
 
 
-class _translate_errors:  # noqa: N801 - it is used as a function is
+@contextmanager
+def _translate_errors() -> Iterator[None]:
     """Raise httpx2's errors for aiohttp's in this block."""
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
-        for theirs, ours in _MEANINGS if isinstance(error, Exception) else ():
+    try:
+        yield
+    except Exception as error:
+        for theirs, ours in _MEANINGS:
             if isinstance(error, theirs):
                 cause = getattr(error, "os_error", None) or error  # without aiohttp's words about TLS
                 raise ours(str(cause) or type(error).__name__) from cause
+        raise
 
 
 class AioBody(httpx2.AsyncByteStream):

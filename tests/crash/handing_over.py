@@ -89,7 +89,7 @@ def main() -> None:
         begin = partial(first, database=database)
         base = undisturbed(begin, folder())
         print(json.dumps({**base, "base": True}), flush=True)
-        killed(begin, partial(again, database=database), base["counts"], every=1)
+        killed(begin, partial(again, database=database), base["counts"])
 
 
 if __name__ == "__main__":

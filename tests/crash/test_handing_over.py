@@ -13,6 +13,8 @@ from fsm_agent.errors import ConfigError
 from tests.crash.handing_over import crew
 from tests.crash.scene import SESSION, Crash, CrashingDatabase, world
 from tests.helpers.processes import printed, ran
+from tests.helpers.sample import sampled
+from tests.sessions.test_kill_matrix import SIGKILL, all_points
 
 ANSWER = "You paid 12 francs."
 
@@ -32,17 +34,20 @@ def check(case: dict[str, Any], base: dict[str, Any]) -> None:
 
 @pytest.mark.slow
 def test_killed_at_every_point_the_next_turn_is_begun_exactly_once() -> None:
+    """At each point of a sample, with what no caller waits for written as late as can be, or at once."""
     told = printed("-m", "tests.crash.handing_over", timeout=900)
     base: dict[str, Any] = {}
-    signals = []
+    reached, wanted = list[Any](), list[Any]()
     for case in map(json.loads, told.splitlines()):
-        base = case if "base" in case else base
+        if "base" in case:
+            base = case
+            wanted += sampled(all_points(base["counts"]), "killed")
+        else:
+            reached.append(case["point"])
+            assert case["signals"] == [SIGKILL, 0]
         check(case, base)
         assert base["rows"][-1] == ["assistant", ANSWER]
-        if "point" in case:
-            signals.append(tuple(case["signals"]))
-    assert set(signals) == {(9, 0)}
-    assert len(signals) > 30
+    assert reached == wanted
 
 
 @pytest.mark.slow

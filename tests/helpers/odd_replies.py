@@ -397,14 +397,13 @@ def values_for(recorded: Recorded, path: Place) -> tuple[Any, ...]:
     return (*ODD, *(tags(recorded.wire) if isinstance(at(recorded.events, path), str) else ()))
 
 
-def each_odd_field() -> Iterator[Recorded]:
-    """Every field of every recording with every odd value, left out, doubled, nested."""
-    for recorded, path in each_place():
-        for value in values_for(recorded, path):
-            yield put(recorded, path, value)
-        yield left_out(recorded, path)
-        yield doubled(recorded, path)
-        yield wrapped(recorded, path)
+def each_odd_value(recorded: Recorded, path: Place) -> Iterator[Recorded]:
+    """A field of a recording with every odd value, left out, doubled, nested."""
+    for value in values_for(recorded, path):
+        yield put(recorded, path, value)
+    yield left_out(recorded, path)
+    yield doubled(recorded, path)
+    yield wrapped(recorded, path)
 
 
 def each_odd_order() -> Iterator[Recorded]:

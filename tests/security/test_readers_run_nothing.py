@@ -92,7 +92,7 @@ GOOD = (
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("trap", GOOD)
+@pytest.mark.parametrize("trap", sampled(GOOD, "good traps"))
 def test_the_traps_are_good(tmp_path: Path, trap: str) -> None:
     """Without the questions they do run, so the test above can fail."""
     folder, _ = hostile(tmp_path / "f", list(TRAPS).index(trap))

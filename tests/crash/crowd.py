@@ -13,6 +13,7 @@ that show which processes live are removed, so running turns are taken over whil
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
@@ -104,8 +105,8 @@ class NoFence(ConversationLog):
 
 LOGS = {"": ConversationLog, "no read": NoRead, "no fence": NoFence}
 assert_takes_the_place(NoRead, NoFence)
-STOP, ENOUGH = "stop", 40
-"""The file that ends the workers; completed turns that a verdict needs."""
+STOP, ENOUGH, ROTATIONS = "stop", 40, 4
+"""The file that ends the workers; completed turns, and sessions that go on as another, that a verdict needs."""
 
 
 class Worker:
@@ -223,10 +224,14 @@ class Crowd:
             os.waitpid(worker, 0)
 
     def enough(self) -> bool:
-        """Were ``ENOUGH`` turns reported as completed and stored, and one as undone, if any can be?"""
+        """Were ``ENOUGH`` turns reported as completed and stored, and one as undone, or the session rotated?"""
         reports = lines(self.home / "reports.jsonl")
-        said = sum(bool(one.get("completed") and one["stored"]) for one in reports)
-        return said >= ENOUGH and (self.mode == "rotate" or any(one.get("undone") for one in reports))
+        if sum(bool(one.get("completed") and one["stored"]) for one in reports) < ENOUGH:
+            return False
+        if self.mode == "plain":
+            return any(one.get("undone") for one in reports)
+        with contextlib.closing(opened(self.home)) as c:
+            return walked(c)[0] >= ROTATIONS
 
     def disturb(self, place: int) -> None:
         if self.chance.random() < 0.2:
@@ -247,10 +252,14 @@ class Crowd:
             self.removed += 1
 
 
+def opened(home: Path) -> sqlite3.Connection:
+    return sqlite3.connect(f"file:{home / 'sessions.db'}?mode=ro", uri=True)
+
+
 def verdict(home: Path, mode: str) -> Record:
     """What was reported against what is stored."""
     reports, world = lines(home / "reports.jsonl"), lines(home / "world.jsonl")
-    c = sqlite3.connect(f"file:{home / 'sessions.db'}?mode=ro", uri=True)
+    c = opened(home)
     undone = {turn for one in reports for turn in one.get("undone", ())}
     stored = {turn for (turn,) in c.execute("SELECT id FROM turns WHERE undone IS NOT NULL")}
     killed = sum("undoes" in one for one in reports) - sum("undone" in one for one in reports)

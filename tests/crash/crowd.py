@@ -106,7 +106,7 @@ class NoFence(ConversationLog):
 LOGS = {"": ConversationLog, "no read": NoRead, "no fence": NoFence}
 assert_takes_the_place(NoRead, NoFence)
 STOP, ENOUGH, ROTATIONS = "stop", 40, 4
-"""The file that ends the workers; completed turns, and sessions that go on as another, that a verdict needs."""
+"""The file that ends the workers; completed turns, and rotations of the session, that a verdict needs."""
 
 
 class Worker:

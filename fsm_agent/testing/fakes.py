@@ -18,8 +18,9 @@ class FakeMemory:
     """A ``MemoryProvider``. ``knows``: what it recalls, by user message. ``keeps``: what a summary must keep.
     ``block``: its text in the system prompt.
 
-    ``hang`` and ``fail`` name a method that never returns, or raises; both can be changed later. Give ``clock``
-    to let simulated time run out while it hangs. ``calls`` holds every call in order: its name and arguments."""
+    ``hang`` and ``fail`` name a method that never returns, or raises, and can be changed later. Give
+    ``clock`` to let simulated time run out while it hangs. ``calls`` holds every call in order: its name and
+    arguments."""
 
     def __init__(
         self,

@@ -98,6 +98,7 @@ def test_words_of_the_address_are_not_taken_for_an_error(words: str) -> None:
 def test_a_place_that_no_client_can_read_is_still_a_redirect() -> None:
     with Signpost("http://[::1", 307) as first:
         failure = asyncio.run(CHAT.call(first.url("/v1"), KEY))
+    assert isinstance(failure, Failure)
     assert (failure.status, failure.code, len(first.requests)) == (307, "redirect", 1)
 
 

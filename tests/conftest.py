@@ -1,7 +1,7 @@
 """Fixtures that every test may use.
 
-``home`` is the folder of this test's sessions, ``store`` the store in it, ``agent`` makes agents with a scripted
-model, ``cli`` runs a command. A turn over HTTP, with the assertions that hold of every turn, is played by
+``home`` is the folder of this test's sessions, ``store`` the store in it, ``agent`` and ``named`` make agents with a
+scripted model, ``cli`` runs a command. A turn over HTTP, with the assertions that hold of every turn, is played by
 ``tests.helpers.harness.play``.
 """
 
@@ -12,7 +12,7 @@ import gc
 import inspect
 import itertools
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -27,8 +27,7 @@ from tests.helpers.sample import most
 if TYPE_CHECKING:
     from fsm_agent import Agent
     from fsm_agent.sessions.store import Store
-
-    MakeAgent = Callable[..., Agent]
+    from tests.helpers.harness import MakeAgent
 
 # Hypothesis judges a test by the clock on the wall, which says more about what else the machine does.
 settings.register_profile(
@@ -91,6 +90,12 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
     return True
 
 
+@pytest.fixture(scope="session")
+def anyio_backend() -> str:
+    """What ``pytest.mark.anyio`` runs a test with, and the fixtures that it shares a task with."""
+    return "asyncio"
+
+
 OF_THE_USER = (
     "OPENAI_API_KEY", "OPENROUTER_API_KEY", "ANTHROPIC_API_KEY", "OPENAI_BASE_URL", "FSM_AGENT_MODEL",
 )  # fmt: skip
@@ -134,24 +139,37 @@ def store(home: Path) -> Iterator[Store]:
 
 
 @pytest.fixture
-def agent(home: Path) -> Iterator[MakeAgent]:
+def agent(home: Path, request: pytest.FixtureRequest) -> Iterator[MakeAgent]:
     """Make an agent whose model gives these replies: ``agent(tools(call("look", {})), text("done"), tools=[look])``.
 
     It has a fake clock and keeps its sessions in ``home``; options are those of ``Agent``, and ``model=`` replaces
-    the script. It is closed when the test ends."""
+    the script. A file with ``pytestmark = pytest.mark.agent(toolsets=[])`` has these options in all its agents.
+    They are closed when the test ends."""
     from fsm_agent import Agent
     from fsm_agent.testing import FakeClock, ScriptedModel
 
+    marker = request.node.get_closest_marker("agent")
+    usual = marker.kwargs if marker else {}
     made: list[Agent] = []
 
     def make(*script: Any, **options: Any) -> Agent:
-        model = options.pop("model", None) or ScriptedModel(script)
-        made.append(Agent(model, **{"home": home, "clock": FakeClock(), **options}))
+        given = {"home": home, "clock": FakeClock(), **usual, **options}
+        made.append(Agent(given.pop("model", None) or ScriptedModel(script), **given))
         return made[-1]
 
     yield make
     for one in made:
         one.close()
+
+
+@pytest.fixture
+def named(agent: MakeAgent) -> MakeAgent:
+    """Make an agent that its prompt calls by its name: ``named("billing", text("Paid."))``."""
+
+    def make(name: str, *script: Any, **options: Any) -> Agent:
+        return agent(*script, name=name, **{"toolsets": [], "system_prompt": f"You are {name}.", **options})
+
+    return make
 
 
 @pytest.fixture

@@ -18,8 +18,9 @@ class FakeMemory:
     """A ``MemoryProvider``. ``knows``: what it recalls, by user message. ``keeps``: what a summary must keep.
     ``block``: its text in the system prompt.
 
-    ``hang`` and ``fail`` name a method that never returns, or raises. Give ``clock`` to let simulated time
-    run out while it hangs. ``calls`` holds every call in order: its name and arguments."""
+    ``hang`` and ``fail`` name a method that never returns, or raises, and can be changed later. Give
+    ``clock`` to let simulated time run out while it hangs. ``calls`` holds every call in order: its name and
+    arguments."""
 
     def __init__(
         self,
@@ -35,7 +36,7 @@ class FakeMemory:
         self.calls: list[tuple[Any, ...]] = []
         self._knows, self._keeps, self._tools = dict(knows or {}), keeps, tuple(tools)
         self._block = block
-        self._clock, self._hang, self._fail = clock, hang, fail
+        self._clock, self.hang, self.fail = clock, hang, fail
 
     async def initialize(self, session_id: str) -> None:
         await self._record_call("initialize", session_id)
@@ -66,9 +67,9 @@ class FakeMemory:
 
     async def _record_call(self, name: str, *values: Any) -> None:
         self.calls.append((name, *values))
-        if name == self._fail:
+        if name == self.fail:
             raise RuntimeError(f"{name} failed on request")
-        if name == self._hang:
+        if name == self.hang:
             if self._clock is not None:
                 self._clock.advance(3_600)
             await asyncio.Event().wait()

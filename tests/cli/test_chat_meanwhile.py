@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,7 @@ import pytest
 from fsm_agent.cli.input import Keys
 from fsm_agent.conversation.messages import Usage
 from fsm_agent.testing import ScriptedServer, call, text, tools
-from tests.helpers.terminal import Terminal, terminal
+from tests.helpers.terminal import Terminal, talk, terminal
 from tests.helpers.waiting import PATIENCE
 
 
@@ -32,16 +31,6 @@ def test_keys_become_messages(keys: bytes, messages: list[str], draft: str) -> N
     one_by_one = [message for key in keys for message in single.take(bytes([key]))]
     if b"\x1b" not in keys:  # a terminal sends a sequence at once
         assert (one_by_one, single.draft) == (messages, draft)
-
-
-@contextmanager
-def talk(home: Path, script: list[Any], *options: str) -> Iterator[tuple[Terminal, ScriptedServer]]:
-    with (
-        ScriptedServer(script) as server,
-        terminal("chat", "--model", "local:m", "--base-url", server.url, *options, home=home) as screen,
-    ):
-        screen.until("›")
-        yield screen, server
 
 
 def said(server: ScriptedServer, number: int) -> list[str]:

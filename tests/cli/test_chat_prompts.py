@@ -4,18 +4,15 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from fsm_agent.cli.input import offers
 from fsm_agent.errors import ConfigError
-from fsm_agent.testing import ScriptedServer, text
+from fsm_agent.testing import text
 from fsm_agent.toolsets.mcp.offer import ServerPrompt
-from tests.helpers.terminal import Terminal, terminal
+from tests.helpers.terminal import talk
 
 SERVER = Path(__file__).parents[1] / "helpers" / "mcp_prompt_server.py"
 REVIEW = ServerPrompt("desk", "review", "Review a change", {"file": True, "focus": False})
@@ -57,23 +54,11 @@ def test_tab_completes_prompts(tmp_path: Path) -> None:
     assert "/desk:review" in {one.text for one in offers("/", tmp_path, more)}
 
 
-@contextmanager
-def talk(home: Path, script: list[Any]) -> Iterator[tuple[Terminal, ScriptedServer]]:
-    home.mkdir(mode=0o700, exist_ok=True)
-    config = (
-        f"[mcp.servers.desk]\ncommand = {json.dumps(sys.executable)}\nargs = {json.dumps([str(SERVER)])}\n"
-    )
-    (home / "config.toml").write_text(config, "utf-8")
-    with (
-        ScriptedServer(script) as server,
-        terminal("chat", "--model", "local:m", "--base-url", server.url, home=home) as screen,
-    ):
-        screen.until("›")
-        yield screen, server
-
-
 @pytest.mark.slow
 def test_a_prompt_is_listed_completed_filled_in_and_sent(home: Path) -> None:
+    home.mkdir(mode=0o700)
+    config = f"command = {json.dumps(sys.executable)}\nargs = {json.dumps([str(SERVER)])}\n"
+    (home / "config.toml").write_text(f"[mcp.servers.desk]\n{config}", "utf-8")
     with talk(home, [text("It looks fine."), text("You buy milk.")]) as (screen, server):
         screen.say("/desk:review", until="lacks file")
         screen.say("/help", until="/desk:review FILE [FOCUS]")

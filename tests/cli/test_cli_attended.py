@@ -16,7 +16,7 @@ import pytest
 from fsm_agent import tool
 from fsm_agent.approvals.question import original
 from fsm_agent.testing import ScriptedServer, call, text, tools
-from tests.helpers.terminal import Terminal, terminal
+from tests.helpers.terminal import Terminal, talk, terminal
 
 
 @pytest.mark.slow
@@ -195,11 +195,7 @@ def test_what_is_typed_ahead_of_a_chat_is_a_message_and_no_answer(tmp_path: Path
         return tools(call("terminal", {"command": "touch OWNED"}))
 
     replies = [text("Refused."), text("To the third message."), text("To the second message.")]
-    with (
-        ScriptedServer([meanwhile, *replies]) as server,
-        terminal("chat", "--model", "local:m", "--base-url", server.url, home=tmp_path) as screen,
-    ):
-        screen.until("›")
+    with talk(tmp_path, [meanwhile, *replies]) as (screen, server):
         screen.press("hello\ry\r", until="Allow it?")
         screen.say("n", until="Refused.")
         screen.until("To the second message.")
@@ -210,11 +206,7 @@ def test_what_is_typed_ahead_of_a_chat_is_a_message_and_no_answer(tmp_path: Path
 @pytest.mark.slow
 def test_words_at_a_question_of_a_chat_are_kept_for_the_next_message(tmp_path: Path) -> None:
     script = [tools(call("terminal", {"command": "touch OWNED"})), text("Refused."), text("Why not.")]
-    with (
-        ScriptedServer(script) as server,
-        terminal("chat", "--model", "local:m", "--base-url", server.url, home=tmp_path) as screen,
-    ):
-        screen.until("›")
+    with talk(tmp_path, script) as (screen, server):
         screen.press("hello\r")
         screen.until("Allow it?")
         screen.say("tell me why")

@@ -14,7 +14,7 @@ from fsm_agent.errors import ConfigError, SessionBusy
 from fsm_agent.sessions.store import Store, store_for
 from fsm_agent.sessions.store.journal.read import Turns
 from fsm_agent.sessions.store.stored_sessions import any_turn, find_session, first_words, one_of
-from fsm_agent.testing import ScriptedModel, ScriptedServer, call, status, text, tools
+from fsm_agent.testing import ScriptedServer, call, status, text, tools
 from tests.helpers.command_line import Cli
 from tests.helpers.processes import ran
 from tests.helpers.store_homes import agent, left_unfinished
@@ -24,10 +24,9 @@ CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202e]")
 
 def talked(home: Path, *asked: str, script: list[Any] | None = None) -> Agent:
     """A session of some turns, its agent closed."""
-    one = agent(script or [text(f"answer to {words}") for words in asked], home)
-    for words in asked:
-        one.chat(words)
-    one.close()
+    with agent(script or [text(f"answer to {words}") for words in asked], home) as one:
+        for words in asked:
+            one.chat(words)
     return one
 
 
@@ -90,14 +89,13 @@ def test_an_unfinished_turn_is_marked_and_a_running_one_too(cli: Cli, home: Path
     told = cli.json("sessions", "list")[0]
     assert (told["unfinished"], told["running"], told["last_turn"]) == (True, None, turn)
     assert f"unfinished: fsm-agent sessions resume {turn}" in cli("sessions", "show", session)[1]
-    one = agent([text("x")], home)
-    running = one.start("go")
-    asyncio.run(running.step())
-    told = cli.json("sessions", "list")[0]
-    assert (told["unfinished"], told["running"]["pid"] > 0) == (False, True)
-    assert "running" in cli("sessions", "list")[1]
-    running.run()
-    one.close()
+    with agent([text("x")], home) as one:
+        running = one.start("go")
+        asyncio.run(running.step())
+        told = cli.json("sessions", "list")[0]
+        assert (told["unfinished"], told["running"]["pid"] > 0) == (False, True)
+        assert "running" in cli("sessions", "list")[1]
+        running.run()
 
 
 def test_show_a_session_and_a_turn(cli: Cli, home: Path) -> None:
@@ -124,15 +122,11 @@ def test_show_a_session_and_a_turn(cli: Cli, home: Path) -> None:
     assert [row["role"] for row in told["messages"]] == ["user", "assistant", "tool", "tool", "assistant"]
 
 
-def test_children_and_handoffs_are_shown_below_their_turn(cli: Cli, home: Path) -> None:
-    def agent(name: str, *script: Any, **options: Any) -> Agent:
-        return Agent(ScriptedModel([*script]), name=name, toolsets=[], home=home, **options)
-
-    cats = agent("cats", text("meow"))
-    billing = agent(
-        "billing", tools(call("cats", {"task": "ask the cat"})), text("done"), tools=[cats.as_tool()]
-    )
-    triage = agent("triage", tools(call("transfer_to_billing")), handoffs=[billing])
+def test_children_and_handoffs_are_shown_below_their_turn(cli: Cli, agent: Any) -> None:
+    cats = agent(text("meow"), name="cats", toolsets=[])
+    asks = tools(call("cats", {"task": "ask the cat"}))
+    billing = agent(asks, text("done"), name="billing", toolsets=[], tools=[cats.as_tool()])
+    triage = agent(tools(call("transfer_to_billing")), name="triage", toolsets=[], handoffs=[billing])
     result = triage.run_conversation("what did I pay?")
     _, out, _ = cli("sessions", "show", result.session_id)
     first, second = result.handoffs[0].turn_id, result.turn_id
@@ -266,18 +260,17 @@ def said(one: Agent) -> list[Any]:
 
 @pytest.mark.behaviour("SESS-12")
 def test_undo_takes_the_last_turns_back_and_keeps_their_rows(cli: Cli, home: Path) -> None:
-    one = agent([text("1"), text("2"), text("3"), text("4")], home)
-    results = [one.run_conversation(words) for words in ("first", "second", "third")]
-    undone = one.undo()
-    assert (undone.turns, undone.asked, undone.rows) == ((results[2].turn_id,), "third", 4)
-    assert said(one) == ["first", "1", "second", "2"]
-    assert one.undo().turns == (results[1].turn_id,)
-    again = one.run_conversation("other")
-    assert [row["content"] for row in again.messages] == ["first", "1", "other", "4"]
-    assert [row.content for row in store_for(home_of()).archived(one.session_id)] == [
-        "second", "2", "third", "3",
-    ]  # fmt: skip
-    one.close()
+    with agent([text("1"), text("2"), text("3"), text("4")], home) as one:
+        results = [one.run_conversation(words) for words in ("first", "second", "third")]
+        undone = one.undo()
+        assert (undone.turns, undone.asked, undone.rows) == ((results[2].turn_id,), "third", 4)
+        assert said(one) == ["first", "1", "second", "2"]
+        assert one.undo().turns == (results[1].turn_id,)
+        again = one.run_conversation("other")
+        assert [row["content"] for row in again.messages] == ["first", "1", "other", "4"]
+        assert [row.content for row in store_for(home_of()).archived(one.session_id)] == [
+            "second", "2", "third", "3",
+        ]  # fmt: skip
     assert [row.content for row in Store(home).session(one.session_id).rows] == ["first", "1", "other", "4"]
     out = cli.ok("sessions", "undo", one.session_id, "--turns", "2")
     assert "2 turns of" in out
@@ -301,53 +294,47 @@ def test_undo_brings_back_what_a_compaction_put_aside(mode: str, home: Path) -> 
         before = [row["content"] for row in one.run_conversation("go", conversation_history=history).messages]
         session = one.session_id
         one.close()
-        one = Agent("openai:gpt-x", context_window=8_192, session_id=session, **options)
-        result = one.run_conversation("more")
-        assert len(result.compressions) == 1
-        assert (one.session_id != session) == (mode == "rotate")
-        assert one.undo().turns == (result.turn_id,)
-        assert said(one) == before
-        assert not {row.content for row in store_for(home_of()).archived(one.session_id)} & set(before)
-        one.close()
-        one = Agent("openai:gpt-x", context_window=200_000, session_id=session, **options)
-        final = one.run_conversation("and now?")
-        assert [row["content"] for row in final.messages] == [*before, "and now?", "again"]
-        assert one.undo(2).rows == 0, "the first turn was in the session that went on as this one"
-        one.close()
+        with Agent("openai:gpt-x", context_window=8_192, session_id=session, **options) as one:
+            result = one.run_conversation("more")
+            assert len(result.compressions) == 1
+            assert (one.session_id != session) == (mode == "rotate")
+            assert one.undo().turns == (result.turn_id,)
+            assert said(one) == before
+            assert not {row.content for row in store_for(home_of()).archived(one.session_id)} & set(before)
+        with Agent("openai:gpt-x", context_window=200_000, session_id=session, **options) as one:
+            final = one.run_conversation("and now?")
+            assert [row["content"] for row in final.messages] == [*before, "and now?", "again"]
+            assert one.undo(2).rows == 0, "the first turn was in the session that went on as this one"
 
 
 def test_undo_of_a_turn_that_was_left_unfinished(home: Path) -> None:
-    one = agent([text("1")], home)
-    one.chat("first")
-    session = one.session_id
-    one.close()
+    with agent([text("1")], home) as one:
+        one.chat("first")
+        session = one.session_id
     _, turn = left_unfinished(
         home, [tools(call("lookup", {"city": "Bern"}))], 4, "second", session_id=session
     )
-    one = agent([text("3")], home, session_id=session, store=Store(home))
-    assert said(one) == ["first", "1", "second", None, "Bern: sunny"]
-    assert one.undo().turns == (turn,)
-    assert said(one) == ["first", "1"]
-    assert one.journal.info(turn).exit == "abandoned"
-    with pytest.raises(ConfigError, match="nothing to resume"):
-        one.resume(turn)
-    assert one.chat("third") == "3"
-    one.close()
+    with agent([text("3")], home, session_id=session, store=Store(home)) as one:
+        assert said(one) == ["first", "1", "second", None, "Bern: sunny"]
+        assert one.undo().turns == (turn,)
+        assert said(one) == ["first", "1"]
+        assert one.journal.info(turn).exit == "abandoned"
+        with pytest.raises(ConfigError, match="nothing to resume"):
+            one.resume(turn)
+        assert one.chat("third") == "3"
 
 
 def test_undo_of_a_fork_goes_back_before_the_question(home: Path) -> None:
-    one = agent([text("1"), text("2"), text("3")], home)
-    one.chat("first")
-    second = one.run_conversation("second")
-    forked = one.fork(second.turn_id, at=2).run()
-    other = agent([], home, session_id=forked.session_id)
-    assert said(other) == ["first", "1", "second", "3"]
-    other.undo()
-    assert said(other) == ["first", "1"]
-    origin = agent([], home, session_id=second.session_id)
-    assert said(origin) == ["first", "1", "second", "2"], "the turn that it was forked from stays"
-    origin.close()
-    one.close()
+    with agent([text("1"), text("2"), text("3")], home) as one:
+        one.chat("first")
+        second = one.run_conversation("second")
+        forked = one.fork(second.turn_id, at=2).run()
+        other = agent([], home, session_id=forked.session_id)
+        assert said(other) == ["first", "1", "second", "3"]
+        other.undo()
+        assert said(other) == ["first", "1"]
+        with agent([], home, session_id=second.session_id) as origin:
+            assert said(origin) == ["first", "1", "second", "2"], "the turn that it was forked from stays"
     other.close()
 
 
@@ -362,17 +349,16 @@ def test_undo_is_refused_while_another_process_uses_the_session(home: Path) -> N
                 await one.aundo()
 
     asyncio.run(held())
-    other = agent([text("2")], home, session_id=one.session_id, store=elsewhere)
-    paused = other.start("second")
-    asyncio.run(paused.step())
-    elsewhere.let_go(paused.id)
-    elsewhere.database.write(lambda c: None)
-    with pytest.raises(SessionBusy, match=f"turn {paused.id} is running"):
-        one.undo()
-    assert paused.run().final_response == "2"
-    assert one.undo().turns == (paused.id,)
-    one.close()
-    other.close()
+    with agent([text("2")], home, session_id=one.session_id, store=elsewhere) as other:
+        paused = other.start("second")
+        asyncio.run(paused.step())
+        elsewhere.let_go(paused.id)
+        elsewhere.database.write(lambda c: None)
+        with pytest.raises(SessionBusy, match=f"turn {paused.id} is running"):
+            one.undo()
+        assert paused.run().final_response == "2"
+        assert one.undo().turns == (paused.id,)
+        one.close()
 
 
 # Continuing a session

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from fsm_agent import Agent, tool
+from fsm_agent import tool
 from fsm_agent.errors import SessionBusy
 from fsm_agent.fsm.journal import Exchange, Step
 from fsm_agent.runtime.callbacks import Callbacks
@@ -28,20 +28,18 @@ from fsm_agent.runtime.events import (
     Thinking,
     Transition,
 )
-from fsm_agent.testing import ScriptedModel, call, repeat, text, tools
-from tests.helpers.harness import Heard, echo
+from fsm_agent.testing import call, repeat, text, tools
+from tests.helpers.harness import Heard, MakeAgent, echo
 from tests.helpers.waiting import PATIENCE, until
 
-
-def agent(*script: Any, **options: Any) -> Agent:
-    return Agent(ScriptedModel(script), toolsets=[], **{"tools": [echo], **options})
+pytestmark = pytest.mark.agent(tools=[echo], toolsets=[], clock=None)
 
 
 def script() -> list[Any]:
     return [tools(call("echo", {"text": "a"})), text("done and dusted")]
 
 
-def test_the_stream_carries_what_the_callbacks_are_told() -> None:
+def test_the_stream_carries_what_the_callbacks_are_told(agent: MakeAgent) -> None:
     heard = Heard()
     one = agent(*script(), callbacks=heard.functions())
     turn = one.start("go")
@@ -60,14 +58,14 @@ def test_the_stream_carries_what_the_callbacks_are_told() -> None:
     assert [event.at for event in events] == sorted(event.at for event in events)
 
 
-def test_a_plain_loop_in_a_thread_hears_the_same() -> None:
+def test_a_plain_loop_in_a_thread_hears_the_same(agent: MakeAgent) -> None:
     turn = agent(*script()).start("go")
     names = [event.name for event in turn.events()]
     assert (names.count("tool_start"), names[-1]) == (1, "event")
     assert turn.result is not None
 
 
-def test_listening_to_a_turn_that_somebody_else_runs() -> None:
+def test_listening_to_a_turn_that_somebody_else_runs(agent: MakeAgent) -> None:
     turn = agent(*script()).start("go")
     heard: list[str] = []
     begun = threading.Event()
@@ -88,7 +86,7 @@ def test_listening_to_a_turn_that_somebody_else_runs() -> None:
     assert list(turn.events(run=False)) == []
 
 
-def test_leaving_the_loop_stops_the_turn_where_it_is_and_it_can_go_on() -> None:
+def test_leaving_the_loop_stops_the_turn_where_it_is_and_it_can_go_on(agent: MakeAgent) -> None:
     turn = agent(*script()).start("go")
 
     async def some() -> int:
@@ -104,11 +102,9 @@ def test_leaving_the_loop_stops_the_turn_where_it_is_and_it_can_go_on() -> None:
     assert turn.run().completed
 
 
-async def test_a_message_follows_at_once_when_a_loop_over_a_turn_was_left() -> None:
+async def test_a_message_follows_at_once_when_a_loop_over_a_turn_was_left(agent: MakeAgent) -> None:
     """Python closes a generator that was left only later; the turn of the next message waits for that."""
-    one = Agent(
-        ScriptedModel([text("one two three"), text("four five six"), repeat(text("next"))]), toolsets=[]
-    )
+    one = agent(text("one two three"), text("four five six"), repeat(text("next")))
     async for _ in one.stream_text("go"):
         break
     assert (await one.arun("and now?")).final_response == "four five six"
@@ -118,15 +114,15 @@ async def test_a_message_follows_at_once_when_a_loop_over_a_turn_was_left() -> N
     assert (await one.arun("and now?")).final_response == "next"
 
 
-def test_a_message_follows_at_once_when_a_loop_in_a_thread_was_left() -> None:
-    one = Agent(ScriptedModel([text("one two three"), repeat(text("next"))]), toolsets=[])
+def test_a_message_follows_at_once_when_a_loop_in_a_thread_was_left(agent: MakeAgent) -> None:
+    one = agent(text("one two three"), repeat(text("next")))
     for event in one.start("go").events():
         if event.name == "stream_delta":
             break
     assert one.chat("and now?") == "next"
 
 
-async def test_what_running_the_turn_raises_is_raised_to_the_listener() -> None:
+async def test_what_running_the_turn_raises_is_raised_to_the_listener(agent: MakeAgent) -> None:
     one = agent(*script())
     first, second = one.start("go"), one.start("go")
     await first.step()
@@ -157,7 +153,7 @@ def test_what_matters_is_dropped_last() -> None:
     assert not CHATTY & {event.name for event in rest if event}
 
 
-def test_two_turns_at_once_do_not_hear_each_other() -> None:
+def test_two_turns_at_once_do_not_hear_each_other(agent: MakeAgent) -> None:
     one, other = agent(text("one")).start("1"), agent(text("two")).start("2")
 
     async def both() -> list[list[Event]]:
@@ -196,7 +192,7 @@ def test_a_subscriber_hears_the_types_that_it_asked_for_until_it_leaves() -> Non
     assert not stream.hears(StatusText)
 
 
-def test_what_the_engine_does_is_heard_everywhere_with_the_turn_that_it_belongs_to() -> None:
+def test_what_the_engine_does_is_heard_everywhere_with_the_turn_that_it_belongs_to(agent: MakeAgent) -> None:
     heard: list[tuple[str, Any]] = []
     leave = EVERYWHERE.subscribe(
         lambda event: heard.append((TURN.get().turn_id, event)), Opened, Step, Exchange, Stopped
@@ -214,7 +210,7 @@ def test_what_the_engine_does_is_heard_everywhere_with_the_turn_that_it_belongs_
     assert heard[-1][1] == ("ended", result)
 
 
-def test_a_turn_that_is_left_can_be_listened_to_when_it_goes_on() -> None:
+def test_a_turn_that_is_left_can_be_listened_to_when_it_goes_on(agent: MakeAgent) -> None:
     turn = agent(*script()).start("go")
     queue = EventQueue(turn.id)
     turn.gate.stream.subscribe(lambda move: queue.put(Event("transition", move, 0.0, turn.id)), Transition)
@@ -233,7 +229,7 @@ def test_a_turn_that_is_left_can_be_listened_to_when_it_goes_on() -> None:
     assert len(heard) == len(turn.steps)
 
 
-def test_the_books_of_a_turn_are_compared_after_each_move() -> None:
+def test_the_books_of_a_turn_are_compared_after_each_move(agent: MakeAgent) -> None:
     @tool(effect="pure")
     def cooks_the_books() -> str:
         """Claim that a request left."""
@@ -247,7 +243,7 @@ def test_the_books_of_a_turn_are_compared_after_each_move() -> None:
 
 @pytest.mark.behaviour("STR-07b", "STR-08")
 @pytest.mark.parametrize("broken", [False, True])
-def test_the_second_sink_hears_the_text_too_and_cannot_hurt_the_first(broken: bool) -> None:
+def test_the_second_sink_hears_the_text_too_and_cannot_hurt_the_first(agent: MakeAgent, broken: bool) -> None:
     first, second = [], []
 
     def speak(delta: str) -> None:
@@ -276,7 +272,7 @@ def test_a_callback_that_answers_may_fail_without_being_an_answer() -> None:
 
 
 @pytest.mark.behaviour("EXEC-19d")
-def test_a_result_can_be_changed_before_the_model_reads_it() -> None:
+def test_a_result_can_be_changed_before_the_model_reads_it(agent: MakeAgent) -> None:
     seen: list[Any] = []
     look = tool(effect="pure", name="look")(lambda: "the key is tusk-77")
 
@@ -294,7 +290,9 @@ def test_a_result_can_be_changed_before_the_model_reads_it() -> None:
 
 
 @pytest.mark.parametrize("answer", [lambda: None, lambda: 3, lambda: 1 / 0])
-def test_a_callback_that_changes_nothing_or_fails_leaves_the_result_as_it_is(answer: Any) -> None:
+def test_a_callback_that_changes_nothing_or_fails_leaves_the_result_as_it_is(
+    agent: MakeAgent, answer: Any
+) -> None:
     look = tool(effect="pure", name="look")(lambda: "as it is")
     one = agent(tools(call("look")), text("ok"), tools=[look], callbacks={"after_tool": answer})
     assert one.run_conversation("go").messages[2]["content"] == "as it is"

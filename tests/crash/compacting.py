@@ -4,8 +4,6 @@ engine's."""
 
 from __future__ import annotations
 
-import os
-import signal
 import sys
 import threading
 from collections.abc import Sequence
@@ -16,6 +14,7 @@ from fsm_agent import Agent
 from fsm_agent.conversation.compaction import LongContext, summary_row
 from fsm_agent.conversation.messages import Message
 from fsm_agent.testing import ScriptedModel, repeat, silence, text
+from tests.crash import kill
 
 SESSION = "s-compacting"
 WORDS = ("first", "second", "third", "fourth", "fifth")
@@ -48,10 +47,6 @@ class Notes:
             file.write(step + "\n")
         if step == self._dies:
             kill()
-
-
-def kill() -> None:
-    os.kill(os.getpid(), signal.SIGKILL)
 
 
 def agent_of(home: Path, dies: str, *, engine: bool = True) -> Agent:

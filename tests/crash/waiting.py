@@ -3,8 +3,6 @@ HOME MARK KIND``; the kind ``begun`` is that of ``approval``, killed later."""
 
 from __future__ import annotations
 
-import os
-import signal
 import sys
 import time
 from pathlib import Path
@@ -12,14 +10,11 @@ from typing import Any
 
 from fsm_agent import Agent, tool
 from fsm_agent.testing import ScriptedModel, call, repeat, text, tools
+from tests.crash import kill
 
 SESSION = "s-waiting"
 TASKS = [{"goal": "one"}, {"goal": "two"}]
 PLAN = [{"id": "a", "content": "ask first", "status": "in_progress"}]
-
-
-def kill() -> None:
-    os.kill(os.getpid(), signal.SIGKILL)
 
 
 def answers(body: dict[str, Any]) -> Any:

@@ -26,10 +26,10 @@ class Desk:
     def __init__(self, home: Path) -> None:
         self.home, self.ran = home, list[str]()
         self.script: Any = repeat(looks_once)
-        self.workshop = DebugSession(store_for(home, "normal"), self.agent)
+        self.workshop = DebugSession(store_for(home, "normal"), self.make_agent)
         self.events: list[DebugEvent] = []
 
-    def agent(self, hint: str | None = None, **options: Any) -> Agent:
+    def make_agent(self, hint: str | None = None, **options: Any) -> Agent:
         @tool(effect="pure")
         def look(at: str) -> str:
             """Look."""

@@ -100,7 +100,7 @@ def test_a_logpoint_records_and_continues(desk: Desk) -> None:
 async def test_a_turn_that_somebody_runs_in_this_process_is_attached_to(desk: Desk) -> None:
     """It continues until it is paused, and its own caller gets its result."""
     desk.script = [*[tools(call("look", {"at": f"sky {n}"})) for n in range(200)], text("blue")]
-    turn = desk.agent(settings={"max_iterations": 300}).start("look often")
+    turn = desk.make_agent(settings={"max_iterations": 300}).start("look often")
     running = asyncio.create_task(turn.arun())
     await until_so(lambda: len(turn.steps) > 2, "three moves")
     debugger = Debugger.attach(desk.workshop.store, turn.id)
@@ -108,7 +108,6 @@ async def test_a_turn_that_somebody_runs_in_this_process_is_attached_to(desk: De
     debugger.order("pause")
     paused = await debugger.settled(PATIENCE)
     moves = len(turn.steps)
-    await asyncio.sleep(0.05)
     assert (len(turn.steps), paused.seq, running.done()) == (moves, moves, False)
     debugger.order("step")
     assert (await debugger.settled(PATIENCE)).seq == moves + 1
@@ -227,7 +226,7 @@ def test_whoever_answers_first_decides(desk: Desk, where: str, said: str, late: 
     One that comes late may, and one that leaves does not answer for the terminal."""
     terminal = AtTheTerminal()
     desk.script = [tools(call("paint", {"thing": "wall"})), text("done")]
-    turn = desk.agent(callbacks=terminal).start("paint")
+    turn = desk.make_agent(callbacks=terminal).start("paint")
     if late:
         running = LOOP.submit(turn.arun())
         assert terminal.asked.wait(PATIENCE)
@@ -264,7 +263,7 @@ def test_nothing_is_allowed_before_the_rules_have_spoken(desk: Desk) -> None:
 
     check = Slow()
     desk.script = [tools(call("paint", {"thing": "wall"})), text("done")]
-    debugger = Debugger.of(desk.workshop.store, desk.agent(callbacks=check).start("paint"))
+    debugger = Debugger.of(desk.workshop.store, desk.make_agent(callbacks=check).start("paint"))
     held = give(debugger, "continue").held[0]
     assert (checking.is_set(), held["allowable"]) == (True, False)
     with pytest.raises(ConfigError, match="have not spoken yet"):
@@ -282,7 +281,7 @@ def test_what_can_never_be_approved_stays_forbidden(desk: Desk) -> None:
         return "ran"
 
     desk.script = [tools(call("terminal", {"command": "rm -rf /"})), text("done")]
-    debugger = Debugger.of(desk.workshop.store, desk.agent(tools=[shell]).start("clean up"))
+    debugger = Debugger.of(desk.workshop.store, desk.make_agent(tools=[shell]).start("clean up"))
     assert give(debugger, "continue").phase == "ended"
     assert desk.ran == []
 
@@ -367,7 +366,7 @@ def test_the_request_on_the_wire_is_composed_again(desk: Desk) -> None:
 def test_snapshots_far_apart_are_the_same_as_from_the_start(desk: Desk) -> None:
     rounds = 100
     desk.script = [*[tools(call("look", {"at": f"sky {n}"})) for n in range(rounds)], text("blue")]
-    agent = desk.agent(settings={"max_iterations": rounds + 1})
+    agent = desk.make_agent(settings={"max_iterations": rounds + 1})
     agent.run_conversation("look often")
     record = desk.workshop.open(agent.journal.recent(1)[0].id).record
     assert record.count == 3 * rounds + 3

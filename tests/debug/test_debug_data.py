@@ -21,10 +21,11 @@ from fsm_agent.errors import ConfigError
 from fsm_agent.fsm.condition_parser import condition, names_in
 from fsm_agent.sessions.store import Store, store_for
 from fsm_agent.sessions.store.journal.read import Turns
-from fsm_agent.testing import FakeClock, ScriptedModel, call, repeat, text, tools
+from fsm_agent.testing import call, repeat, text, tools
 from fsm_agent_states.table import TURN
 from tests.debug.conftest import Desk, looks_once
 from tests.helpers.debugging import ended, give
+from tests.helpers.harness import MakeAgent
 
 NUMBERS, TEXTS = ("retries", "cost"), ("tool", "result")
 VALUES = {"retries": 2, "cost": 0.5, "tool": "terminal", "result": 'said "no" @ noon'}
@@ -171,12 +172,10 @@ def test_what_is_left_of_a_ladder() -> None:
 # Time, money, search
 
 
-def test_time_is_shared_out_among_those_who_were_waited_for(tmp_path: Path) -> None:
-    clock = FakeClock()
-
+def test_time_is_shared_out_among_those_who_were_waited_for(agent: MakeAgent, store: Store) -> None:
     @tool(effect="pure")
     async def rest() -> str:
-        """Rest."""
+        """Take its time, by the machine's clock, in which moves are measured."""
         time.sleep(0.05)
         return "rested"
 
@@ -185,13 +184,9 @@ def test_time_is_shared_out_among_those_who_were_waited_for(tmp_path: Path) -> N
         return "once"
 
     paint = tool(approval="ask", name="paint")(lambda: "painted")
-    store = store_for(tmp_path, "normal")
     script = [tools(call("rest")), tools(call("paint")), text("done")]
-    agent = Agent(
-        ScriptedModel(script), tools=[rest, paint], toolsets=[], clock=clock, home=tmp_path, store=store,
-        callbacks={"approval": asks},
-    )  # fmt: skip
-    result = agent.run_conversation("go")
+    one = agent(*script, tools=[rest, paint], store=store, callbacks={"approval": asks})
+    result = one.run_conversation("go")
     debugger = DebugSession(store).open(result.turn_id)
     found = columns(debugger.record, 50, TURN.states)
     assert found["sums"]["people"] >= 0.09
@@ -256,7 +251,7 @@ def dead(home: Path, effect: str) -> tuple[Store, str]:
 @pytest.mark.slow
 @pytest.mark.parametrize(("effect", "resumed"), [("unsafe", "in doubt"), ("idempotent", "again")])
 def test_a_turn_whose_process_died_says_what_is_in_doubt(
-    tmp_path: Path, effect: Literal["unsafe", "idempotent"], resumed: str
+    agent: MakeAgent, tmp_path: Path, effect: Literal["unsafe", "idempotent"], resumed: str
 ) -> None:
     """And resuming does what was said: an unsafe call is not run again."""
     store, turn = dead(tmp_path, effect)
@@ -268,10 +263,7 @@ def test_a_turn_whose_process_died_says_what_is_in_doubt(
         ran.append(at)
         return "shot"
 
-    def agent(hint: str | None) -> Agent:
-        return Agent(ScriptedModel([text("well")]), tools=[shoot], toolsets=[], home=tmp_path, store=store)
-
-    session = DebugSession(store, agent)
+    session = DebugSession(store, lambda hint: agent(text("well"), tools=[shoot], home=tmp_path, store=store))
     crash = session.crash(turn)
     assert crash is not None
     assert crash.state == "ExecuteTools"
@@ -303,25 +295,23 @@ def test_markdown_is_a_tree_of_elements_that_are_known() -> None:
 # What stays when a debugger ends
 
 
-def test_breakpoints_are_there_for_the_next_debugger(tmp_path: Path) -> None:
-    store = store_for(tmp_path, "normal")
+def test_breakpoints_are_there_for_the_next_debugger(agent: MakeAgent, store: Store) -> None:
+    def make(hint: str | None) -> Agent:
+        return agent(text("well"), store=store)
 
-    def agent(hint: str | None) -> Agent:
-        return Agent(ScriptedModel([text("well")]), home=tmp_path, store=store)
-
-    turn = agent(None).run_conversation("hi").turn_id
-    session = DebugSession(store, agent)
+    turn = make(None).run_conversation("hi").turn_id
+    session = DebugSession(store, make)
     wanted = [Breakpoint("state", "CallLLM"), Breakpoint("move", "any", condition="seq > 1", hits="2")]
     session.set_breakpoints(session.open(turn), wanted)
     session.close()
-    session = DebugSession(store, agent)
+    session = DebugSession(store, make)
     kept = list(session.open(turn).breakpoints)
     assert [(one.kind, one.target, one.condition) for one in kept] == [
         ("state", "CallLLM", ""), ("move", "any", "seq > 1"),
     ]  # fmt: skip
     session.set_breakpoints(session.open(turn), [])
     session.close()
-    session = DebugSession(store, agent)
+    session = DebugSession(store, make)
     assert list(session.open(turn).breakpoints) == []
     session.close()
 

@@ -29,6 +29,7 @@ from fsm_agent.testing import (
     text,
     tools,
 )
+from tests.helpers.harness import MakeAgent
 from tests.helpers.waiting import PATIENCE
 
 
@@ -144,15 +145,10 @@ def test_a_turn_with_history_and_one_that_was_interrupted(tmp_path: Path) -> Non
     run(source)
 
 
-def test_a_fork_with_an_answer_by_hand(tmp_path: Path) -> None:
+def test_a_fork_with_an_answer_by_hand(agent: MakeAgent, tmp_path: Path) -> None:
     store, turn_id = turn(tmp_path / "home", [tools(call("look")), text("blue")])
-
-    def agent(hint: str | None) -> Agent:
-        script = repeat(lambda body: text(f"it says {body['messages'][-1]['content']}"))
-        options: dict[str, Any] = {"toolsets": [], "home": tmp_path / "home", "store": store}
-        return Agent(ScriptedModel(script), tools=[look], clock=FakeClock(), **options)
-
-    workshop = DebugSession(store, agent)
+    says = repeat(lambda body: text(f"it says {body['messages'][-1]['content']}"))
+    workshop = DebugSession(store, lambda hint: agent(says, tools=[look], store=store))
     fork = workshop.fork(turn_id, 3, {"results": {"call_1_0": "the sky is green"}})
     fork.order("continue")
     asyncio.run(fork.settled(PATIENCE))

@@ -16,21 +16,23 @@ from fsm_agent.debug.core.remote import RemoteDebugClient
 from fsm_agent.errors import ConfigError
 from fsm_agent.sessions.store import Store
 from fsm_agent.sessions.store.journal.read import Turns
+from tests.helpers.processes import environment
 from tests.helpers.waiting import PATIENCE, until
 
 PROGRAM = """
-import asyncio, sys
+import asyncio, sys, threading
 from pathlib import Path
 from fsm_agent import Agent, tool
 from fsm_agent.sessions.store import store_for
 from fsm_agent.testing import ScriptedModel, call, text, tools
+from tests.helpers.waiting import until_so
 
 @tool(effect="pure")
 async def rest(number: int) -> str:
     "Rest, the last time until the file ``go`` exists."
     await asyncio.sleep(0.03)
-    while number == rounds - 1 and not Path(home, "go").exists():
-        await asyncio.sleep(0.01)
+    if number == rounds - 1:
+        await until_so(Path(home, "go").exists, "leave to continue")
     return f"rested {number}"
 
 @tool(approval="ask")
@@ -44,8 +46,7 @@ settings = {"max_iterations": rounds + 3, "guardrail": {"hard_stop": False}}
 store = store_for(home, "normal")
 def attended(request):
     "A person at a terminal who does not answer."
-    import time
-    time.sleep(60)
+    threading.Event().wait()
 
 callbacks = {"approval": attended} if len(sys.argv) > 3 else None
 options = {"settings": settings, "store": store, "callbacks": callbacks}
@@ -53,16 +54,16 @@ agent = Agent(ScriptedModel(script), tools=[rest, paint], toolsets=[], home=home
 print(agent.run_conversation("rest a while").final_response, flush=True)
 """
 DEBUGGER = """
-import sys, time
+import signal, sys
 from fsm_agent.debug import Debugger
 from fsm_agent.sessions.store import Store
 from pathlib import Path
+from tests.helpers.waiting import until
 debugger = Debugger.attach(Store(Path(sys.argv[1])), sys.argv[2])
 debugger.order("pause")
-while debugger.status.phase != "paused":
-    time.sleep(0.01)
+until(lambda: debugger.status.phase == "paused", "the pause")
 print("paused", flush=True)
-time.sleep(60)
+signal.pause()
 """
 
 
@@ -73,7 +74,7 @@ class Elsewhere:
         self.home, self.attended = home, attended
         home.mkdir()
         command = [sys.executable, "-c", PROGRAM, str(rounds), str(home), *(["attended"] if attended else [])]
-        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment())
         self.store = Store(home, "normal")
         self.turn = self._wait()
 
@@ -127,8 +128,6 @@ def test_a_turn_of_another_process_is_watched_and_steered(elsewhere: Elsewhere) 
     paused = go(debugger, "pause", "paused")
     assert paused.reason in ("pause", "entry")
     here = debugger.record.count
-    time.sleep(0.2)
-    assert debugger.record.count == here
 
     stepped = go(debugger, "step", "paused", here + 1)
     assert stepped.seq == debugger.record.count == here + 1
@@ -177,7 +176,7 @@ def test_a_turn_does_not_wait_for_a_debugger_that_died_and_is_idle_when_its_proc
     elsewhere: Elsewhere,
 ) -> None:
     command = [sys.executable, "-c", DEBUGGER, str(elsewhere.home), elsewhere.turn]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as other:
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment()) as other:
         assert other.stdout is not None
         assert other.stdout.readline() == "paused\n"
         turns = Turns(elsewhere.store.database)
@@ -197,6 +196,6 @@ def test_looking_for_orders_costs_nothing_that_can_be_measured(tmp_path: Path) -
     controls = store.pause_points
     began, looks = time.thread_time(), 500  # of the processor: what others take of it is not counted
     for _ in range(looks):
-        controls._look()
+        controls.look()
     a_second = (time.thread_time() - began) / looks * 4
     assert a_second < 0.002

@@ -22,11 +22,12 @@ from fsm_agent.debug.web.page import assets, bare, map_of
 from fsm_agent.diagram.layout import map_of as readme_map_of
 from fsm_agent.errors import ConfigError, TurnSuspended
 from fsm_agent.fsm.table import Table
-from fsm_agent.sessions.store import store_for
+from fsm_agent.sessions.store import Store, store_for
 from fsm_agent.sessions.store.insights import insights
 from fsm_agent.support.redaction import mask_json
 from fsm_agent.testing import FakeClock, ScriptedModel, call, repeat, text, tools
 from fsm_agent_states.table import TURN
+from tests.helpers.harness import MakeAgent
 from tests.helpers.waiting import PATIENCE
 
 KEY = "sk-live-0123456789abcdef"
@@ -49,15 +50,12 @@ class Served:
     def __init__(self, home: Path) -> None:
         store = store_for(home, "normal")
 
-        def agent(hint: str | None) -> Agent:
-            model, options = (
-                ScriptedModel(repeat(script)),
-                {"clock": FakeClock(), "home": home, "store": store},
-            )
-            return Agent(model, tools=[secrets], toolsets=[], **options)
+        def make(hint: str | None) -> Agent:
+            model = ScriptedModel(repeat(script))
+            return Agent(model, tools=[secrets], clock=FakeClock(), home=home, store=store)
 
-        self.turn = agent(None).run_conversation("tell me").turn_id
-        self.serve(DebugSession(store, agent), first=self.turn, hide=[OWN])
+        self.turn = make(None).run_conversation("tell me").turn_id
+        self.serve(DebugSession(store, make), first=self.turn, hide=[OWN])
 
     def serve(self, workshop: DebugSession, **options: Any) -> None:
         self.workshop, self.server = workshop, DebugServer(workshop, **options)
@@ -291,22 +289,20 @@ def test_children_stand_below_the_turn_that_began_them(tmp_path: Path) -> None:
 # What suspended turns wait for
 
 
-def test_what_waits_is_shown_whole_and_answered_once(tmp_path: Path) -> None:
+def test_what_waits_is_shown_whole_and_answered_once(agent: MakeAgent, store: Store) -> None:
     @tool(approval="ask")
     def spend(note: str) -> str:
         """Spend."""
         return "spent"
 
-    def agent(hint: str | None) -> Agent:
-        model = ScriptedModel([tools(call("spend", {"note": f"with {KEY}"}))])
-        rules = {"approval": {"unanswered": "suspend"}}
-        return Agent(model, tools=[spend], toolsets=[], home=tmp_path, store=store, settings=rules)
+    def make(hint: str | None) -> Agent:
+        script = tools(call("spend", {"note": f"with {KEY}"}))
+        return agent(script, tools=[spend], store=store, settings={"approval": {"unanswered": "suspend"}})
 
-    store = store_for(tmp_path, "normal")
     with pytest.raises(TurnSuspended):
-        agent(None).chat("go")
+        make(None).chat("go")
     made = Served.__new__(Served)
-    made.serve(DebugSession(store, agent))
+    made.serve(DebugSession(store, make))
     try:
         [item] = made.ask("api/pending").json()["pending"]
         assert (item["kind"], item["choices"][0]) == ("approval", "once")

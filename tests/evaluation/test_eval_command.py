@@ -3,22 +3,15 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from fsm_agent.evaluation import read_cases
-from fsm_agent.testing import ScriptedServer, repeat
-from tests.evaluation.test_evaluation import CASES, knows
+from fsm_agent.testing import ScriptedServer
+from tests.evaluation.conftest import CASES
 from tests.helpers.command_line import Cli
-
-
-@pytest.fixture
-def server() -> Iterator[ScriptedServer]:
-    with ScriptedServer(repeat(knows)) as running:
-        yield running
 
 
 @pytest.fixture

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -33,34 +32,16 @@ from fsm_agent.evaluation.run import digest_of
 from fsm_agent.evaluation.scores import scorer_of
 from fsm_agent.support.threads import LOOP
 from fsm_agent.testing import ScriptedServer, call, repeat, status, text, tools
+from tests.evaluation.conftest import CASES, knows
+from tests.helpers.harness import MakeAgent
 
-CAPITALS = {"Norway": "Oslo", "Italy": "Rome", "France": "Paris", "Spain": "Madrid"}
-CASES = [Case(land, f"The capital of {land}?", city) for land, city in CAPITALS.items()]
 PRICES = {"local:any": {"input": 1, "output": 1_000}}
+SETTINGS = {"prices": PRICES, "api_max_retries": 1}
+pytestmark = pytest.mark.agent(model="local:any", toolsets=[], clock=None, settings=SETTINGS)
 
 
-def knows(received: Any) -> Any:
-    """Answers from the table, but for Spain."""
-    asked = received.body["messages"][-1]["content"]
-    land = next(one for one in CAPITALS if one in asked)
-    return text("Barcelona" if land == "Spain" else CAPITALS[land], usage=Usage(10, 2))
-
-
-@pytest.fixture
-def server() -> Iterator[ScriptedServer]:
-    with ScriptedServer(repeat(knows)) as running:
-        yield running
-
-
-def agent(server: ScriptedServer, home: Path, **more: Any) -> Agent[Any, Any]:
-    settings = {"prices": PRICES, "api_max_retries": 1, **more.pop("settings", {})}
-    return Agent(
-        more.pop("model", "local:any"), base_url=server.url, toolsets=[], home=home, settings=settings, **more
-    )
-
-
-def test_an_agent_is_scored_and_a_second_run_asks_nothing(server: ScriptedServer, tmp_path: Path) -> None:
-    one = agent(server, tmp_path)
+def test_an_agent_is_scored_and_a_second_run_asks_nothing(agent: MakeAgent, server: ScriptedServer) -> None:
+    one = agent(base_url=server.url)
     run = evaluate(one, CASES, ["exact", "contains=o", "cost", "latency"])
     assert server.completions == 4
     assert run.figures["exact"].mean == 0.75
@@ -68,7 +49,7 @@ def test_an_agent_is_scored_and_a_second_run_asks_nothing(server: ScriptedServer
     assert run.figures["cost"].mean == pytest.approx((10 * 1 + 2 * 1_000) / 1e6)
     assert run.figures["latency"].min > 0
     assert [one.scores["exact"].why for one in run.results][-1] == "answered 'Barcelona'"
-    again = evaluate(agent(server, tmp_path), CASES, ["exact", "tools=lookup"])
+    again = evaluate(agent(base_url=server.url), CASES, ["exact", "tools=lookup"])
     assert server.completions == 4
     assert all(one.cached for one in again.results)
     assert (again.figures["exact"], again.figures["tools"].mean) == (run.figures["exact"], 0)
@@ -76,13 +57,13 @@ def test_an_agent_is_scored_and_a_second_run_asks_nothing(server: ScriptedServer
 
 
 def test_another_setting_asks_again_and_another_expectation_does_not(
-    server: ScriptedServer, tmp_path: Path
+    agent: MakeAgent, server: ScriptedServer
 ) -> None:
-    evaluate(agent(server, tmp_path), CASES)
+    evaluate(agent(base_url=server.url), CASES)
     wrong = [Case(one.id, one.input, "Oslo") for one in CASES]
-    assert evaluate(agent(server, tmp_path), wrong).figures["exact"].mean == 0.25
+    assert evaluate(agent(base_url=server.url), wrong).figures["exact"].mean == 0.25
     assert server.completions == 4
-    evaluate(agent(server, tmp_path, system_prompt="Be brief."), CASES)
+    evaluate(agent(base_url=server.url, system_prompt="Be brief."), CASES)
     assert server.completions == 8
 
 
@@ -92,9 +73,12 @@ def lookup(city: str) -> str:
     return f"{city}: sunny"
 
 
-def test_a_recorded_turn_becomes_a_case_with_its_history_and_its_tools(tmp_path: Path) -> None:
+def test_a_recorded_turn_becomes_a_case_with_its_history_and_its_tools(agent: MakeAgent) -> None:
     replies = [text("Hello."), tools(call("lookup", {"city": "Oslo"})), text("Sunny.")]
-    with ScriptedServer([*replies, *replies[1:]]) as server, agent(server, tmp_path, tools=[lookup]) as one:
+    with (
+        ScriptedServer([*replies, *replies[1:]]) as server,
+        agent(base_url=server.url, tools=[lookup]) as one,
+    ):
         one.chat("Hi.")
         one.chat("How is the weather in Oslo?")
         turns = [info.id for info in reversed(one.journal.recent())]
@@ -111,23 +95,23 @@ def test_a_recorded_turn_becomes_a_case_with_its_history_and_its_tools(tmp_path:
         assert (again.cases, len(again.left_out)) == ((), 1), "a turn of an evaluation is not a case"
 
 
-def test_a_provider_that_fails_leaves_a_case_open_for_the_next_run(tmp_path: Path) -> None:
+def test_a_provider_that_fails_leaves_a_case_open_for_the_next_run(agent: MakeAgent) -> None:
     with ScriptedServer([status(401), text("Oslo")]) as server:
         case = CASES[:1]
         with pytest.raises(AssertionError, match=r"Norway: its turn .* ended with non_retryable_error"):
-            evaluate(agent(server, tmp_path), case, gates=["exact>=0"])
-        run = evaluate(agent(server, tmp_path), case, gates=["exact>=1"])
+            evaluate(agent(base_url=server.url), case, gates=["exact>=0"])
+        run = evaluate(agent(base_url=server.url), case, gates=["exact>=1"])
         assert run.results[0].cached is False
         assert [row["role"] for row in server.bodies[1]["messages"]] == [
             row["role"] for row in server.bodies[0]["messages"]
         ]
-        evaluate(agent(server, tmp_path), case)
+        evaluate(agent(base_url=server.url), case)
         assert server.completions == 2
 
 
-def test_a_budget_ends_a_run_that_the_next_one_continues(server: ScriptedServer, tmp_path: Path) -> None:
-    settings = {"max_output_tokens": 32}
-    one = agent(server, tmp_path, settings=settings)
+def test_a_budget_ends_a_run_that_the_next_one_continues(agent: MakeAgent, server: ScriptedServer) -> None:
+    settings = SETTINGS | {"max_output_tokens": 32}
+    one = agent(base_url=server.url, settings=settings)
     first = LOOP.run(
         Evaluation(one, Dataset("capitals", tuple(CASES)), [scorer_of("exact")], usd=0.036).run()
     )
@@ -152,13 +136,11 @@ def verdict(received: Any) -> Any:
     )
 
 
-def test_a_judge_has_a_budget_and_a_cache_of_its_own(tmp_path: Path) -> None:
+def test_a_judge_has_a_budget_and_a_cache_of_its_own(agent: MakeAgent) -> None:
     with ScriptedServer(repeat(verdict)) as server:
-        one = agent(
-            server,
-            tmp_path,
-            settings={"max_output_tokens": 64, "prices": {**PRICES, "local:judge": PRICES["local:any"]}},
-        )
+        prices = {**PRICES, "local:judge": PRICES["local:any"]}
+        settings = SETTINGS | {"max_output_tokens": 64, "prices": prices}
+        one = agent(base_url=server.url, settings=settings)
         judge = Judge("Is it the capital?", "local:judge", usd=1, base_url=server.at("judge"))
         run = evaluate(one, CASES, [judge, "exact"])
         judged = [one for one in server.requests if one.path.startswith("/judge/")]
@@ -175,9 +157,9 @@ def test_a_judge_has_a_budget_and_a_cache_of_its_own(tmp_path: Path) -> None:
         assert (left.figures["exact"].cases, left.figures["judge"].cases) == (4, 4 - len(left.unscored))
 
 
-def test_judges_of_one_criterion_ask_their_own_models(tmp_path: Path) -> None:
+def test_judges_of_one_criterion_ask_their_own_models(agent: MakeAgent) -> None:
     with ScriptedServer(repeat(verdict)) as server:
-        one = agent(server, tmp_path)
+        one = agent(base_url=server.url)
         judges = [
             Judge("Is it the capital?", f"local:{name}", name=name, base_url=server.url)
             for name in ("small", "large")
@@ -209,8 +191,8 @@ def test_a_gate_holds_or_not(text: str, ok: bool) -> None:
     assert Gate.of(text).judge(figures).ok is ok
 
 
-def test_two_runs_are_compared_case_by_case(server: ScriptedServer, tmp_path: Path) -> None:
-    one = agent(server, tmp_path)
+def test_two_runs_are_compared_case_by_case(agent: MakeAgent, server: ScriptedServer) -> None:
+    one = agent(base_url=server.url)
     before = evaluate(one, CASES[:3], ["exact"], name="before")
     hit = [
         Case("Spain", "The capital of Spain?", "Barcelona"),
@@ -345,11 +327,11 @@ def test_json_is_compared_as_json() -> None:
 
 
 def test_a_case_without_an_expectation_has_no_score_and_its_gate_fails(
-    server: ScriptedServer, tmp_path: Path
+    agent: MakeAgent, server: ScriptedServer
 ) -> None:
     case = [Case("a", "The capital of Norway?")]
     with pytest.raises(AssertionError, match="no case has this score"):
-        evaluate(agent(server, tmp_path), case, ["exact"], ["exact>=0"])
+        evaluate(agent(base_url=server.url), case, ["exact"], ["exact>=0"])
 
 
 @pytest.mark.parametrize(
@@ -378,10 +360,14 @@ def test_a_scorer_that_cannot_be_used_is_one_line(word: Any, line: str) -> None:
     ],
 )  # fmt: skip
 def test_wrong_use_is_one_line_and_asks_nothing(
-    server: ScriptedServer, tmp_path: Path, more: dict[str, Any], line: str
+    agent: MakeAgent, server: ScriptedServer, more: dict[str, Any], line: str
 ) -> None:
-    made = {"settings": more.pop("settings", {}), "model": more.pop("model", "local:any"), "api_key": "k"}
-    one, cases = agent(server, tmp_path, **made), more.pop("cases", CASES)
+    made = {
+        "settings": SETTINGS | more.pop("settings", {}),
+        "model": more.pop("model", "local:any"),
+        "api_key": "k",
+    }
+    one, cases = agent(base_url=server.url, **made), more.pop("cases", CASES)
     with pytest.raises(ConfigError) as caught:
         evaluate(one, cases, more.pop("scores", ["exact"]), **more)
     assert line in str(caught.value)
@@ -397,20 +383,20 @@ def test_the_fixture_fails_a_test_whose_gate_does_not_hold(
         evaluate(one, CASES[:2], ["exact"], ["exact>=0.9"], jobs=1)
 
 
-def test_a_turn_that_a_crash_cut_off_is_continued_by_the_next_run(tmp_path: Path) -> None:
+def test_a_turn_that_a_crash_cut_off_is_continued_by_the_next_run(agent: MakeAgent) -> None:
     """The first request was answered with a call of a tool; then the process was gone."""
     replies = [tools(call("lookup", {"city": "Oslo"})), text("Oslo")]
     with ScriptedServer(replies) as server:
-        one = agent(server, tmp_path, tools=[lookup])
+        one = agent(base_url=server.url, tools=[lookup])
         session = f"eval-{digest_of(one)}-{CASES[0].digest}-1"
-        with agent(server, tmp_path, tools=[lookup], session_id=session) as dead:
+        with agent(base_url=server.url, tools=[lookup], session_id=session) as dead:
             LOOP.run(dead.start(CASES[0].input).run_until(state="ExecuteTools"))
         run = evaluate(one, CASES[:1], ["exact", "tools=lookup"], ["exact>=1", "tools>=1"])
         assert server.completions == 2
         assert run.results[0].turn.startswith(session)
 
 
-def test_the_time_of_people_is_not_counted(tmp_path: Path) -> None:
+def test_the_time_of_people_is_not_counted(agent: MakeAgent) -> None:
     """A person who takes 100 s longer to approve a call changes the turn, and not its latency."""
 
     @tool(approval="ask")
@@ -419,7 +405,7 @@ def test_the_time_of_people_is_not_counted(tmp_path: Path) -> None:
         return "rung"
 
     with ScriptedServer([tools(call("ring", {"bell": "big"})), text("Rung.")]) as server:
-        one = agent(server, tmp_path, tools=[ring], callbacks={"approval": lambda request: True})
+        one = agent(base_url=server.url, tools=[ring], callbacks={"approval": lambda request: True})
         asked = [Case("a", "Ring.", "Rung.")]
         before = evaluate(one, asked, ["latency", "tools=ring"], ["tools>=1"]).figures["latency"]
         for later in (
@@ -432,7 +418,7 @@ def test_the_time_of_people_is_not_counted(tmp_path: Path) -> None:
         assert sum(step.seconds for step in one.journal.steps(one.journal.recent()[0].id)) > 100
 
 
-def test_a_conversation_that_is_handed_over_is_one_answer(tmp_path: Path) -> None:
+def test_a_conversation_that_is_handed_over_is_one_answer(agent: MakeAgent) -> None:
     """The agent that takes over answers; tools, cost, and the next run's answer are those of both turns."""
     replies = [
         tools(call("transfer_to_maps", {"note": "capitals"})),
@@ -440,8 +426,8 @@ def test_a_conversation_that_is_handed_over_is_one_answer(tmp_path: Path) -> Non
         text("Oslo"),
     ]
     with ScriptedServer(replies) as server:
-        maps = agent(server, tmp_path, name="maps", tools=[lookup])
-        one = agent(server, tmp_path, handoffs=[maps])
+        maps = agent(base_url=server.url, name="maps", tools=[lookup])
+        one = agent(base_url=server.url, handoffs=[maps])
         run = evaluate(
             one, CASES[:1], ["exact", "tools_include=lookup,transfer_to_maps", "cost"],
             ["exact>=1", "tools_include>=1"],
@@ -452,12 +438,12 @@ def test_a_conversation_that_is_handed_over_is_one_answer(tmp_path: Path) -> Non
         assert (again.results[0].cached, server.completions) == (True, 3)
 
 
-def test_cases_with_the_same_question_share_one_answer(server: ScriptedServer, tmp_path: Path) -> None:
+def test_cases_with_the_same_question_share_one_answer(agent: MakeAgent, server: ScriptedServer) -> None:
     cases = [
         Case(str(number), CASES[0].input, answer) for number, answer in enumerate(("Oslo", "Bergen", "Oslo"))
     ]
-    run = evaluate(agent(server, tmp_path), cases, jobs=3)
+    run = evaluate(agent(base_url=server.url), cases, jobs=3)
     assert (server.completions, len({one.turn for one in run.results})) == (1, 1)
     assert run.values("exact") == {"0": 1.0, "1": 0.0, "2": 1.0}
-    assert evaluate(agent(server, tmp_path), cases[:1], repeat=3).results[0].cached
+    assert evaluate(agent(base_url=server.url), cases[:1], repeat=3).results[0].cached
     assert server.completions == 3, "each repetition is asked once"

@@ -19,6 +19,8 @@ from fsm_agent.testing.wires import chat_rows
 from fsm_agent_states.table import TURN
 from tests.helpers.turn_pairs import why_not
 
+MakeAgent = Callable[..., Agent]
+"""What the fixtures ``agent`` and ``named`` are."""
 SHOWN = ("completed", "failed", "partial", "interrupted")
 
 

@@ -51,6 +51,15 @@ class Wire:
             json.dumps({"model": "m", self.rows: [], "stream": stream}).encode(), stream=stream
         )
 
+    async def call(self, url: str, *key: str, stream: bool = True, **options: Any) -> ModelReply | Failure:
+        """One call of a port of its own."""
+        port = self.make(url, *key, **options)
+        try:
+            got: ModelReply | Failure = await port.call(self.request(stream), Seen())
+            return got
+        finally:
+            await port.aclose()
+
     def ask(
         self,
         *script: Reply,

@@ -144,6 +144,10 @@ class Model(BaseModel):
     where: pydantic.HttpUrl | None = None
     _seen: set[int] = pydantic.PrivateAttr(default_factory=set)
 
+    def see(self, number: int) -> None:
+        """Change what only pydantic's private attributes hold."""
+        self._seen.add(number)
+
 
 class GenericModel(BaseModel, Generic[T]):
     item: T
@@ -162,7 +166,7 @@ def _model() -> Model:
     given: Any = {"Count": 4, "due": dt.date(2026, 1, 1), "where": "https://example.org/", "more": [1, None]}
     made = Model(**given)
     made.count, made.inner = -7, Model.model_validate({})
-    made._seen.add(4)
+    made.see(4)
     return made
 
 

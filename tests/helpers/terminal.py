@@ -8,13 +8,14 @@ import re
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 import pytest
 
+from fsm_agent.testing import ScriptedServer
 from tests.helpers.processes import environment
 from tests.helpers.waiting import PATIENCE
 
@@ -61,6 +62,17 @@ class Terminal:
                 time.sleep(0.01)
             except OSError:  # the other end was closed
                 self.running.wait(PATIENCE)
+
+
+@contextmanager
+def talk(home: Path, script: Iterable[Any], *options: str) -> Iterator[tuple[Terminal, ScriptedServer]]:
+    """A chat whose model gives these replies, when it is ready for the first message."""
+    with (
+        ScriptedServer(script) as server,
+        terminal("chat", "--model", "local:m", "--base-url", server.url, *options, home=home) as screen,
+    ):
+        screen.until("›")
+        yield screen, server
 
 
 @contextmanager

@@ -10,19 +10,12 @@ from tests.helpers.sources import ROOT, text, tree
 PUBLIC = {"_asdict", "_replace", "_exit"}
 """Of named tuples, and of ``os``: private by their spelling alone."""
 REASONS = {
-    ("tests/agent/test_turn.py", "_runner"): "the frames of a turn's generators are what is counted",
-    ("tests/agent/test_turn.py", "_visit"): "the same",
     ("tests/agent/test_turns_at_once.py", "_queue"): "when a second message waits is said nowhere",
-    ("tests/debug/test_debug_remote.py", "_look"): "one look for commands is what is measured",
-    ("tests/helpers/stored_values.py", "_seen"): "an attribute of a model of the tests, private to pydantic",
     ("tests/providers/test_clouds.py", "_get_session"): "the vendor's cache of an account has no other door",
-    ("tests/sessions/test_lost.py", "_look"): "the look for commands, now and not when its thread gets to it",
     ("tests/sessions/test_postgres.py", "_raw"): "the connection that is cut off in the middle of a commit",
     ("tests/sessions/test_store.py", "_hand_over"): "what is handed over is on disk, and the tool not begun",
     ("tests/sessions/test_store.py", "_runner"): "leads to the same",
-    ("tests/telemetry/test_telemetry.py", "_services"): "whether an agent traces is seen before any turn",
     ("tests/tools/test_tools_keys.py", "_idle"): "when a thread rests is said nowhere",
-    ("tests/workflow/test_values.py", "_seen"): "an attribute of a model of the tests, private to pydantic",
 }
 LOOKS_PRIVATE = re.compile(r"(?<!\bself)(?<!\bcls)(?<!super\(\))\._[a-z](?!sdict|eplace|xit)")
 """Files without it need not be parsed."""

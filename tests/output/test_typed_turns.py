@@ -19,7 +19,7 @@ from fsm_agent.sessions.store import store_for
 from fsm_agent.testing import ScriptedModel, ScriptedServer, blank, call, length, status, text, tools
 from fsm_agent.testing.strategies import error_body
 from fsm_agent.tools import ToolFailure
-from tests.helpers.harness import echo
+from tests.helpers.harness import MakeAgent, echo
 
 BERN = '{"name": "Bern", "people": 144000}'
 
@@ -221,10 +221,8 @@ def test_objects_are_told_while_they_are_written(tmp_path: Path, reply: Any) -> 
     assert all(isinstance(one, list) for one in told)
 
 
-def test_a_turn_that_is_resumed_and_forked_has_its_value(tmp_path: Path) -> None:
-    def agent(*script: Any, kind: Any = City) -> Agent[Any, Any]:
-        return Agent(ScriptedModel(script), home=tmp_path, toolsets=[], output_type=kind)
-
+@pytest.mark.agent(toolsets=[], output_type=City)
+def test_a_turn_that_is_resumed_and_forked_has_its_value(agent: MakeAgent) -> None:
     async def up_to_the_answer() -> None:
         while turn.state != "Finalize":
             assert await turn.step()
@@ -234,11 +232,11 @@ def test_a_turn_that_is_resumed_and_forked_has_its_value(tmp_path: Path) -> None
     asyncio.run(up_to_the_answer())
     first.close()
     for kind, given, value in ((City, None, VALUE), (None, None, json.loads(BERN)), (None, City, VALUE)):
-        again = agent(kind=kind)
+        again = agent(output_type=kind)
         assert again.fork(turn.id, len(turn.steps), output_type=given).run().output == value
     assert agent().resume(turn.id).run().output == VALUE
     for other in (int, str):
-        output = agent(kind=other).fork(turn.id, 3).run().output
+        output = agent(output_type=other).fork(turn.id, 3).run().output
         assert output == json.loads(BERN), "the type of the turn, not the agent's"
     with pytest.raises(ConfigError, match="output_type is not what the turn was begun with"):
         again.fork(turn.id, 3, output_type=list[str])

@@ -23,12 +23,9 @@ HISTORY = (
 )
 OURS = Dataset(
     "capitals",
-    (
-        Case("a", "The capital of Norway?", "Oslo", (), {"tools": ["lookup"], "hard": True}),
-        Case("b", "And of Italy?", ["Rome", "Roma"]),
-        Case("c", "And now?", "Warm.", HISTORY),
-    ),
-)
+    (Case("a", "The capital of Norway?", "Oslo", (), {"tools": ["lookup"], "hard": True}),
+     Case("b", "And of Italy?", ["Rome", "Roma"]), Case("c", "And now?", "Warm.", HISTORY)),
+)  # fmt: skip
 PYDANTIC = """
 import sys
 from typing import Any

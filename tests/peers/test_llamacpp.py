@@ -168,12 +168,20 @@ def test_the_peers_are_not_installed_where_the_tests_run() -> None:
 # Plain and streamed
 
 
-def test_a_streamed_turn(brief: LlamaCpp, mode: str) -> None:
+def test_a_streamed_turn_and_its_tokens_as_the_server_counts_them(brief: LlamaCpp, mode: str) -> None:
     played = play(brief, mode)
     assert (*played.end, played.result.attempts) == ("text_response", None, 1)
     assert IS_A_SENTENCE.fullmatch(played.result.final_response or "")
     assert played.shown == played.result.final_response
     assert played.deltas > 3
+    rows = [row for row in played.result.messages[:-1] if row["role"] in ("system", "user")]
+    asked = played.result.prompt_tokens
+    assert played.result.usage_known
+    read = played.result.input_tokens + played.result.cache_read_tokens
+    assert asked == read == played.result.last_prompt_tokens
+    assert asked > brief.tokens(rows), "the system prompt is in it"
+    assert abs(played.result.output_tokens - played.deltas) <= 2, "a delta is a token, but for the end mark"
+    assert played.result.total_tokens == asked + played.result.output_tokens
 
 
 def test_the_server_holds_the_model_to_the_type_of_the_answer(free: LlamaCpp) -> None:
@@ -184,18 +192,6 @@ def test_the_server_holds_the_model_to_the_type_of_the_answer(free: LlamaCpp) ->
     assert isinstance(played.result.output, Legs)
     assert 0 <= played.result.output.legs < 100
     assert Legs.model_validate_json(played.shown) == played.result.output
-
-
-def test_tokens_are_those_that_the_server_counts(brief: LlamaCpp, mode: str) -> None:
-    played = play(brief, mode)
-    rows = [row for row in played.result.messages[:-1] if row["role"] in ("system", "user")]
-    asked = played.result.prompt_tokens
-    assert played.result.usage_known
-    read = played.result.input_tokens + played.result.cache_read_tokens
-    assert asked == read == played.result.last_prompt_tokens
-    assert asked > brief.tokens(rows), "the system prompt is in it"
-    assert abs(played.result.output_tokens - played.deltas) <= 2, "a delta is a token, but for the end mark"
-    assert played.result.total_tokens == asked + played.result.output_tokens
 
 
 def test_every_wire_comes_to_the_same_prompt(brief: LlamaCpp) -> None:
@@ -377,6 +373,5 @@ def test_a_newcomer_finds_the_server(monkeypatch: pytest.MonkeyPatch) -> None:
         choice = choose(env=environment, probe=local_models)
         assert (choice.profile.name, choice.model, choice.base_url) == ("llamacpp", NAME, f"{server.root}/v1")
         assert choice.local
-        agent = Agent(toolsets=[])
-        assert IS_A_SENTENCE.fullmatch(agent.chat("Say hello."))
-        agent.close()
+        with Agent(toolsets=[]) as agent:
+            assert IS_A_SENTENCE.fullmatch(agent.chat("Say hello."))

@@ -39,11 +39,9 @@ Behaviour = dict[str, Any]
 
 
 OVERFLOW: Behaviour = {
-    "type": "fail",
-    "status": 400,
-    "code": "context_length_exceeded",
+    "type": "fail", "status": 400, "code": "context_length_exceeded",
     "message": "This model's maximum context length was exceeded.",
-}
+}  # fmt: skip
 
 
 def fail(status: int, times: int | None = 1, **more: Any) -> Behaviour:
@@ -108,8 +106,10 @@ class Played:
         return [step.event for step in self.steps if step.source == "CallLLM"]
 
     @property
-    def outcome(self) -> str:
-        return next(name for name in SHOWN if self.result[name])
+    def said(self) -> str:
+        """The answer; of a turn that has none, its outcome."""
+        outcome = next(name for name in SHOWN if self.result[name])
+        return self.result.final_response if outcome == "completed" else outcome
 
     @property
     def bodies(self) -> list[dict[str, Any]]:
@@ -159,86 +159,53 @@ def check(result: TurnResult, steps: Sequence[Step], requests: Sequence[Mapping[
     assert_legal_path(steps, result)
 
 
-ONCE = {
-    "an overflow with nothing to leave out": (
-        [OVERFLOW],
-        (1, "overflow_uncompressible", "context_overflow"),
-        "failed",
-    ),
-    "slow is not dead": ([{"type": "delay", "seconds": 0.2}, says()], (1, "text_response", None), WORDS),
-    "a slow first token": (
-        [{"type": "slow_first_token", "seconds": 0.2}, says()],
-        (1, "text_response", None),
-        WORDS,
-    ),
-    "too slow": ([{"type": "delay", "seconds": 1.8}, says(times=2)], (2, "text_response", None), WORDS),
-    "too slow a token": (
-        [{"type": "slow_first_token", "seconds": 1.8}, says(times=2)],
-        (2, "text_response", None),
-        WORDS,
-    ),
+ANSWERED, RETRIED, REFUSED = "text_response", "api_retries_exhausted", "non_retryable_error"
+SLOW = {"a slow reply": "delay", "a slow first token": "slow_first_token"}
+FOREVER = {
+    400: (1, REFUSED, "format_error"), 401: (1, REFUSED, "auth"), 402: (1, REFUSED, "billing"), 403: (1, REFUSED, "auth"),
+    404: (1, REFUSED, "no_such_path"), 408: (6, RETRIED, "timeout"), 413: (1, "overflow_uncompressible", "payload_too_large"),
+    422: (1, REFUSED, "format_error"), 429: (3, RETRIED, "rate_limit"), 500: (3, RETRIED, "server_error"),
+    502: (3, RETRIED, "server_error"), 503: (3, RETRIED, "overloaded"), 504: (3, RETRIED, "server_error"),
+    529: (3, RETRIED, "overloaded"),
+}  # fmt: skip
+DEAD = {kind: (3, RETRIED, "stale") if kind == "stall" else (6, RETRIED, "timeout") for kind in KINDS}
+"""A connection that breaks is worth a new client (three attempts more); a server that hangs is not."""
+CUT = (4, "length_exhausted", None)
+ENDS: dict[str, tuple[list[Behaviour], tuple[int, str, str | None], str]] = {
+    "nothing can be left out": ([OVERFLOW], (1, "overflow_uncompressible", "context_overflow"), "failed"),
+    **{what: ([{"type": kind, "seconds": 0.2}, says()], (1, ANSWERED, None), WORDS) for what, kind in SLOW.items()},
+    **{f"too {what}": ([{"type": kind, "seconds": 1.8}, says(times=2)], (2, ANSWERED, None), WORDS)
+       for what, kind in SLOW.items()},
     "cut by its length": (
-        [says("alpha beta ", finish_reason="length"), says("gamma delta")],
-        (2, "text_response", None),
-        WORDS,
-    ),
-    "a refusal": (
-        [says("", finish_reason="content_filter")],
-        (1, "content_policy", "content_policy"),
-        "failed",
-    ),
-    "a blank reply": ([says(""), says()], (2, "text_response", None), WORDS),
-    "a 401 goes to the next key": ([fail(401), says()], (2, "text_response", None), WORDS),
-}
+        [says("alpha beta ", finish_reason="length"), says("gamma delta")], (2, ANSWERED, None), WORDS),
+    "a refusal": ([says("", finish_reason="content_filter")], (1, "content_policy", "content_policy"), "failed"),
+    "a blank reply": ([says(""), says()], (2, ANSWERED, None), WORDS),
+    "a 401 for the first of two keys": ([fail(401), says()], (2, ANSWERED, None), WORDS),
+    **{f"{status} forever": ([fail(status, None)], end, "failed") for status, end in FOREVER.items()},
+    **{f"{status} twice": ([fail(status, 2), says()], (3, ANSWERED, None), WORDS)
+       for status, (attempts, *_) in FOREVER.items() if attempts == 3},
+    **{f"{kind} before any text, forever": ([stream_fault(kind, 1, None)], DEAD[kind], "failed") for kind in KINDS},
+    **{f"{kind} in the text, forever": ([stream_fault(kind, 3, None), says(times=None)], CUT, "partial")
+       for kind in KINDS},
+}  # fmt: skip
 
 
-@pytest.mark.parametrize("name", ONCE)
-def test_what_happens_once_has_its_end(llmock: LLMock, name: str) -> None:
-    behaviours, end, said = ONCE[name]
-    options: dict[str, Any] = {"api_key": ["stale", "good"]} if "401" in name else {"settings": IMPATIENT}
-    played = play(llmock, *behaviours, **options)
-    assert played.end == end
-    assert (played.result.final_response if said == WORDS else played.outcome) == said
-    if name.startswith("too slow"):
+@pytest.mark.parametrize("what", ENDS)
+def test_each_fault_has_its_end(llmock: LLMock, what: str) -> None:
+    behaviours, end, said = ENDS[what]
+    played = play(
+        llmock, *behaviours, api_key=["stale", "good"] if "keys" in what else "key", settings=IMPATIENT
+    )
+    assert (*played.end, played.said) == (*end, said)
+    assert said != "failed" or played.result.error
+    if what.startswith("too"):
         assert played.events == ["error", "text"]
-    if "401" in name:
-        assert played.waits == []
-
-
-# Errors with a status
-
-
-@pytest.mark.parametrize(
-    ("status", "attempts", "ended", "named"),
-    [
-        (400, 1, "non_retryable_error", "format_error"),
-        (401, 1, "non_retryable_error", "auth"),
-        (402, 1, "non_retryable_error", "billing"),
-        (403, 1, "non_retryable_error", "auth"),
-        (404, 1, "non_retryable_error", "no_such_path"),
-        (408, 6, "api_retries_exhausted", "timeout"),
-        (413, 1, "overflow_uncompressible", "payload_too_large"),
-        (422, 1, "non_retryable_error", "format_error"),
-        (429, 3, "api_retries_exhausted", "rate_limit"),
-        (500, 3, "api_retries_exhausted", "server_error"),
-        (502, 3, "api_retries_exhausted", "server_error"),
-        (503, 3, "api_retries_exhausted", "overloaded"),
-        (504, 3, "api_retries_exhausted", "server_error"),
-        (529, 3, "api_retries_exhausted", "overloaded"),
-    ],
-)
-def test_an_error_forever(llmock: LLMock, status: int, attempts: int, ended: str, named: str) -> None:
-    played = play(llmock, fail(status, times=None))
-    assert (*played.end, played.outcome) == (attempts, ended, named, "failed")
-    assert played.result.error
-    assert len({json.dumps(body) for body in played.bodies}) == 1, "the same request again"
-
-
-@pytest.mark.parametrize("status", [429, 500, 502, 503, 504, 529])
-def test_an_error_that_passes(llmock: LLMock, status: int) -> None:
-    played = play(llmock, fail(status, times=2), says())
-    assert (*played.end, played.result.final_response) == (3, "text_response", None, WORDS)
-    assert len(played.waits) == 2
+    if "keys" in what or "twice" in what:
+        assert len(played.waits) == (2 if "twice" in what else 0)
+    if "forever" in what and end != CUT:
+        assert len({json.dumps(body) for body in played.bodies}) == 1, "the same request again"
+    if end == CUT:
+        assert played.result.final_response == "alpha beta " * 4
 
 
 @pytest.mark.parametrize("status", [429, 503, 529])
@@ -253,9 +220,8 @@ def test_a_quota_says_how_long_to_wait() -> None:
     a minute."""
     with peer(RPM=2) as llmock:
         clock = FakeClock()
-        agent = Agent("openai:gpt-x", base_url=llmock.url, api_key="key", toolsets=[], clock=clock)
-        results = [agent.run_conversation("continue") for _ in range(3)]
-        agent.close()
+        with Agent("openai:gpt-x", base_url=llmock.url, api_key="key", toolsets=[], clock=clock) as agent:
+            results = [agent.run_conversation("continue") for _ in range(3)]
         assert [result.attempts for result in results] == [1, 1, 3]
         assert results[2].turn_exit_reason == "api_retries_exhausted"
         assert results[2].failure_class == "rate_limit"
@@ -281,7 +247,7 @@ def long_history(rounds: int = 20) -> list[dict[str, Any]]:
 
 def test_an_overflow_is_compacted_and_asked_again(llmock: LLMock) -> None:
     played = play(llmock, OVERFLOW, says(), history=long_history())
-    assert (*played.end, played.result.final_response) == (2, "text_response", None, WORDS)
+    assert (*played.end, played.said) == (2, ANSWERED, None, WORDS)
     assert [compression["trigger"] for compression in played.result.compressions] == ["overflow"]
 
 
@@ -290,7 +256,7 @@ def test_a_window_that_is_really_counted() -> None:
     with peer(CONTEXT_WINDOW=5_000) as llmock:
         played = play(llmock, history=long_history())
         assert [request["fault"] for request in played.requests] == ["context_window", None]
-        assert played.outcome == "completed"
+        assert played.said == WORDS
 
 
 def test_an_overflow_forever(llmock: LLMock) -> None:
@@ -306,7 +272,7 @@ def test_a_slow_stream_is_not_killed() -> None:
     """Eight chunks, each well inside the limit, together beyond it."""
     with peer(STREAM_CHUNK_DELAY_MS=200) as llmock:
         played = play(llmock, says(), settings=IMPATIENT)
-        assert (*played.end, played.result.final_response) == (1, "text_response", None, WORDS)
+        assert (*played.end, played.said) == (1, ANSWERED, None, WORDS)
 
 
 # Broken streams
@@ -316,7 +282,7 @@ def test_a_slow_stream_is_not_killed() -> None:
 @pytest.mark.parametrize("kind", KINDS)
 def test_broken_before_any_text_is_asked_again(llmock: LLMock, kind: str, after_chunks: int) -> None:
     played = play(llmock, stream_fault(kind, after_chunks), says(times=2), settings=IMPATIENT)
-    assert (*played.end, played.events) == (2, "text_response", None, ["error", "text"])
+    assert (*played.end, played.events) == (2, ANSWERED, None, ["error", "text"])
     assert played.result.final_response == WORDS
     assert played.bodies[0] == played.bodies[1]
 
@@ -331,7 +297,7 @@ def test_broken_in_the_text_is_continued(llmock: LLMock, kind: str, after_chunks
     begun += " " if after_chunks < 5 else ""
     rest = rest if after_chunks < 5 else " " + rest
     played = play(llmock, stream_fault(kind, after_chunks), says(), says(rest), settings=IMPATIENT)
-    assert (*played.end, played.events) == (2, "text_response", None, ["cut_text", "text"])
+    assert (*played.end, played.events) == (2, ANSWERED, None, ["cut_text", "text"])
     assert played.result.final_response == begun + rest
     assert played.shown == begun + rest, "nothing is shown twice"
     assert [row["role"] for row in played.result.messages] == ["user", "assistant"]
@@ -342,23 +308,8 @@ def test_broken_in_the_text_is_continued(llmock: LLMock, kind: str, after_chunks
 @pytest.mark.parametrize("kind", KINDS)
 def test_broken_after_the_finish_reason_is_whole(llmock: LLMock, kind: str, after_chunks: int) -> None:
     played = play(llmock, stream_fault(kind, after_chunks), says(), settings=IMPATIENT)
-    assert (*played.end, played.result.final_response) == (1, "text_response", None, WORDS)
+    assert (*played.end, played.said) == (1, ANSWERED, None, WORDS)
     assert played.result.usage_known is (after_chunks == 7)
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_broken_before_any_text_forever(llmock: LLMock, kind: str) -> None:
-    """A connection that breaks is worth a new client (three attempts more); a server that hangs is not."""
-    played = play(llmock, stream_fault(kind, 1, times=None), settings=IMPATIENT)
-    attempts, named = (3, "stale") if kind == "stall" else (6, "timeout")
-    assert (*played.end, played.outcome) == (attempts, "api_retries_exhausted", named, "failed")
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_broken_in_the_text_forever(llmock: LLMock, kind: str) -> None:
-    played = play(llmock, stream_fault(kind, 3, times=None), says(times=None), settings=IMPATIENT)
-    assert (*played.end, played.outcome) == (4, "length_exhausted", None, "partial")
-    assert played.result.final_response == "alpha beta " * 4
 
 
 # Tool calls
@@ -387,7 +338,7 @@ def test_a_broken_call_runs_once_and_whole(llmock: LLMock, kind: str, after_chun
     )
     assert noted[:1] == [NOTED]
     assert noted.count(NOTED) == 1
-    assert played.end == (3, "text_response", None)
+    assert played.end == (3, ANSWERED, None)
     assert played.events[0] in ("error", "dropped_call")
     assert [row["role"] for row in played.result.messages] == ["user", "assistant", "tool", "assistant"]
 
@@ -400,55 +351,49 @@ def test_a_call_with_all_but_its_finish_reason(llmock: LLMock, kind: str) -> Non
     played = play(llmock, stream_fault(kind, 5), replies, tools=[note], settings=IMPATIENT)
     assert noted[:1] == [NOTED]
     assert noted.count(NOTED) == 1
-    assert played.end == (2 if kind == "truncate" else 3, "text_response", None)
+    assert played.end == (2 if kind == "truncate" else 3, ANSWERED, None)
 
 
 def test_arguments_cut_in_half_are_asked_for_again(llmock: LLMock) -> None:
     noted, note = note_taker()
     played = play(llmock, bad_call("malformed_arguments"), calls_note(times=2), tools=[note])
-    assert (*played.end, played.events) == (3, "text_response", None, ["cut_call", "tools", "text"])
+    assert (*played.end, played.events) == (3, ANSWERED, None, ["cut_call", "tools", "text"])
     assert noted[:1] == [NOTED]
     noted.clear()
     played = play(llmock, bad_call("malformed_arguments", times=None), calls_note(times=None), tools=[note])
-    assert (*played.end, played.outcome) == (5, "truncated_tool_call", None, "partial")
+    assert (*played.end, played.said) == (5, "truncated_tool_call", None, "partial")
     assert NOTED not in noted
 
 
 def test_a_tool_that_was_never_offered(llmock: LLMock) -> None:
     played = play(llmock, bad_call("unknown_tool"), tools=TOOLS)
-    assert played.end == (2, "text_response", None)
+    assert played.end == (2, ANSWERED, None)
     told = next(row["content"] for row in played.result.messages if row["role"] == "tool")
     assert "llmock_unknown_tool" in told
     assert "echo, put, fail, todo" in told
     played = play(llmock, bad_call("unknown_tool", times=None), tools=TOOLS)
-    assert (*played.end, played.outcome) == (3, "invalid_tool_calls", None, "partial")
+    assert (*played.end, played.said) == (3, "invalid_tool_calls", None, "partial")
 
 
 # The peer's own verdict, and all of it at once
 
 
 @pytest.mark.parametrize(
-    "behaviours",
+    "behaviour",
     [
-        [fail(429, times=2, retry_after=0.3)],
-        [fail(500, times=2)],
-        [fail(529, times=2, retry_after=0.3)],
-        [fail(401, times=None)],
-        [OVERFLOW],
-        [stream_fault("disconnect", 1, times=2)],
-        [stream_fault("truncate", 1, times=2)],
-        [stream_fault("stall", 1)],
+        fail(429, 2, retry_after=0.3), fail(500, 2), fail(529, 2, retry_after=0.3), fail(401, None), OVERFLOW,
+        stream_fault("disconnect", 1, times=2), stream_fault("truncate", 1, times=2), stream_fault("stall", 1),
     ],
-    ids=lambda behaviours: str(behaviours[0].get("kind") or behaviours[0]["status"]),
-)
-def test_the_peer_finds_nothing_wrong(llmock: LLMock, behaviours: list[Behaviour]) -> None:
+    ids=lambda behaviour: str(behaviour.get("kind") or behaviour["status"]),
+)  # fmt: skip
+def test_the_peer_finds_nothing_wrong(llmock: LLMock, behaviour: Behaviour) -> None:
     """It looks at real waits, so these are real, and short: Retry-After obeyed, growing gaps, nothing
     hopeless retried.
 
     Not asked about malformed chunks, which it holds to be ignored when its short stream was out before we
     hung up; nor about streams cut in their text, as a continuation is to it another call."""
     quick = {**IMPATIENT, "backoff": {"exception": {"base": 0.2, "cap": 1}, "jitter": 0}}
-    assert play(llmock, *behaviours, clock=SystemClock(), settings=quick).findings == []
+    assert play(llmock, behaviour, clock=SystemClock(), settings=quick).findings == []
 
 
 def test_a_hundred_turns_of_chaos() -> None:
@@ -460,19 +405,18 @@ def test_a_hundred_turns_of_chaos() -> None:
     faults = 0
     with peer(**rates) as llmock:
         options = {"tools": TOOLS, "toolsets": [], "clock": FakeClock(), "settings": IMPATIENT}
-        agent = Agent("openai:gpt-x", base_url=llmock.url, api_key="key", **options)
-        for number in range(100):
-            turn = agent.start(f"question {number}")
-            result, requests = turn.run(), llmock.requests()
-            check(result, turn.steps, requests)
-            ends[result.turn_exit_reason.value] += 1
-            faults += sum(request["fault"] is not None for request in requests)
-            llmock.reset()
-        agent.close()
+        with Agent("openai:gpt-x", base_url=llmock.url, api_key="key", **options) as agent:
+            for number in range(100):
+                turn = agent.start(f"question {number}")
+                result, requests = turn.run(), llmock.requests()
+                check(result, turn.steps, requests)
+                ends[result.turn_exit_reason.value] += 1
+                faults += sum(request["fault"] is not None for request in requests)
+                llmock.reset()
     assert faults > 100
-    assert ends["text_response"] > 75, ends
+    assert ends[ANSWERED] > 75, ends
     bad = {"api_retries_exhausted", "length_exhausted", "overflow_uncompressible"}
-    assert ends.keys() <= {"text_response", *bad}
+    assert ends.keys() <= {ANSWERED, *bad}
 
 
 # The other wires: each kind of fault has the same end there
@@ -505,10 +449,9 @@ def test_each_fault_has_the_same_end_in_every_mode(llmock: LLMock, model: str, f
     clock, root = FakeClock(), llmock.url.removesuffix("/v1")
     url = f"{root}/anthropic" if model.startswith("anthropic") else llmock.url
     options = {"tools": [note], "toolsets": [], "clock": clock, "settings": IMPATIENT}
-    agent = Agent(model, base_url=url, api_key="key", **options)
-    result, requests = agent.run_conversation("continue"), llmock.requests()
-    agent.close()
-    reason, named = failed or ("text_response", None)
+    with Agent(model, base_url=url, api_key="key", **options) as agent:
+        result, requests = agent.run_conversation("continue"), llmock.requests()
+    reason, named = failed or (ANSWERED, None)
     assert (len(requests), result.turn_exit_reason.value, result.failure_class) == (attempts, reason, named)
     assert result.attempts == attempts
     assert all(violations(chat_rows(request["body"])) == [] for request in requests)

@@ -41,17 +41,13 @@ SERVER_EXCEPTIONS = {
     "elicitation-sep1034-defaults": _FORMS,
     "elicitation-sep1330-enums": _FORMS,
     **dict.fromkeys(
-        (
-            "resources-read-text", "resources-read-binary", "resources-templates-read",
-            "resources-subscribe", "resources-unsubscribe",
-        ),
+        ("resources-read-text", "resources-read-binary", "resources-templates-read",
+         "resources-subscribe", "resources-unsubscribe"),
         _RESOURCES,
     ),
     **dict.fromkeys(
-        (
-            "prompts-list", "prompts-get-simple", "prompts-get-with-args", "prompts-get-embedded-resource",
-            "prompts-get-with-image",
-        ),
+        ("prompts-list", "prompts-get-simple", "prompts-get-with-args", "prompts-get-embedded-resource",
+         "prompts-get-with-image"),
         _PROMPTS,
     ),
 }  # fmt: skip

@@ -27,11 +27,6 @@ pytestmark = [pytest.mark.slow, pytest.mark.anyio]
 PATIENT = {"start_timeout": 60, "connect_timeout": 60}
 
 
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
-
-
 async def status_of(table: Bench, wanted: str, number: int = 0) -> None:
     """Wait until a server has this status."""
     await until_so(lambda: table.servers.servers[number].status == wanted, wanted)

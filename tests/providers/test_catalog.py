@@ -13,6 +13,7 @@ from fsm_agent.providers.catalog import facts_of
 from fsm_agent.providers.choose import GUESSES, choose
 from fsm_agent.providers.profiles import PROFILES, Profile
 from fsm_agent.testing import ScriptedServer, repeat, status, text
+from tests.helpers.harness import table
 
 MILLION = 1_000_000
 MADE_UP = choose("openai:gpt-x", api_key="k").guess
@@ -101,25 +102,20 @@ def test_a_guess_is_reported_once_in_a_process(tmp_path: Path) -> None:
     with ScriptedServer([text("a"), text("b"), text("c"), text("d")]) as server:
         for model in ("openai:gpt-99", "openai:gpt-99", "openai:gpt-98", "openai:gpt-5"):
             options = {"toolsets": [], "home": tmp_path, "callbacks": {"status": told.append}}
-            agent = Agent(model, base_url=server.url, api_key="k", **options)
-            agent.run_conversation("go")
-            agent.close()
+            with Agent(model, base_url=server.url, api_key="k", **options) as agent:
+                agent.run_conversation("go")
     assert [line.partition(":")[0] + line.partition(":")[2][:7] for line in told] == [
         "nothing is known of openaigpt-99:", "nothing is known of openaigpt-98:",
     ]  # fmt: skip
     assert len(GUESSES - {MADE_UP}) == 2
 
 
-def test_a_guess_about_a_fallback_is_reported_at_the_switch(tmp_path: Path) -> None:
-    told: list[str] = []
-    with ScriptedServer(repeat(status(401))) as bad, ScriptedServer([text("fine")]) as good:
-        agent = Agent(
-            "openai:gpt-5", base_url=bad.url, api_key="k", toolsets=[], home=tmp_path, callbacks={"status": told.append},
-            fallbacks=[{"model": "local:phi", "base_url": good.url}],
-        )  # fmt: skip
-        assert agent.run_conversation("go").completed
-        agent.close()
-    assert [line for line in told if "nothing is known of local:phi" in line]
+def test_a_guess_about_a_fallback_is_reported_at_the_switch() -> None:
+    with ScriptedServer([text("fine")]) as good:
+        chain = [{"model": "local:phi", "base_url": good.url}]
+        with table(repeat(status(401)), model="openai:gpt-5", fallbacks=chain) as (agent, _, _, heard):
+            assert agent.run_conversation("go").completed
+    assert [line for line in heard.of("status") if "nothing is known of local:phi" in line]
 
 
 def test_unknown_features_are_tried_where_a_refusal_is_repaired() -> None:

@@ -112,26 +112,17 @@ def test_pings_are_no_sign_of_life() -> None:
     ("wire", "usage"),
     [
         ({"prompt_tokens": 10, "completion_tokens": 4}, Usage(10, 4)),
-        (
-            {
-                "prompt_tokens": 100,
-                "completion_tokens": 50,
-                "prompt_tokens_details": {"cached_tokens": 60, "cache_write_tokens": 30},
-                "completion_tokens_details": {"reasoning_tokens": 20},
-            },
-            Usage(10, 50, 60, 30, 20),
-        ),
+        ({"prompt_tokens": 100, "completion_tokens": 50,
+          "prompt_tokens_details": {"cached_tokens": 60, "cache_write_tokens": 30},
+          "completion_tokens_details": {"reasoning_tokens": 20}}, Usage(10, 50, 60, 30, 20)),
         ({"prompt_tokens": 10, "completion_tokens": 1, "prompt_cache_hit_tokens": 4}, Usage(6, 1, 4)),
         ({"prompt_tokens": 10, "completion_tokens": 1, "cached_tokens": 4}, Usage(6, 1, 4)),
-        (
-            {"prompt_tokens": 3, "completion_tokens": 1, "prompt_tokens_details": {"cached_tokens": 9}},
-            Usage(0, 1, 3),
-        ),
+        ({"prompt_tokens": 3, "completion_tokens": 1, "prompt_tokens_details": {"cached_tokens": 9}},
+         Usage(0, 1, 3)),
         ({"prompt_tokens": None, "completion_tokens": 2, "prompt_tokens_details": None}, Usage(0, 2)),
-        ({}, None),
-        (None, None),
+        ({}, None), (None, None),
     ],
-)
+)  # fmt: skip
 def test_usage_in_canonical_buckets(wire: Any, usage: Usage | None) -> None:
     got, _ = grown(delta("stop", content="x"), {"choices": [], "usage": wire})
     assert got.usage == usage

@@ -76,9 +76,8 @@ def test_azure_by_a_table_of_the_config_file(
     with WebReplies(*objects(CHAT)) as server:
         table = f'base_url = "{server.url}"\nlike = "azure"\nkey_env = "TEAM_KEY"\napi_version = "2030-01-01"\n{auth}\n'
         (tmp_path / "config.toml").write_text(f"[providers.team]\n{table}")
-        agent = Agent("team:gpt", toolsets=[], home=tmp_path)
-        assert agent.chat("go") == "hi"
-        agent.close()
+        with Agent("team:gpt", toolsets=[], home=tmp_path) as agent:
+            assert agent.chat("go") == "hi"
     [asked] = server.asked
     assert asked.path == "/openai/deployments/gpt/chat/completions?api-version=2030-01-01"
     assert asked.headers[header] == value
@@ -191,9 +190,8 @@ def turn(home: Path, *replies: tuple[int, str, bytes], **options: Any) -> tuple[
     with WebReplies(*replies) as server:
         at_once = {"base": 0, "cap": 0}
         quick = {"backoff": {"exception": at_once, "invalid": at_once}} | options.pop("settings", {})
-        agent = Agent(CLAUDE, base_url=server.url, toolsets=[], home=home, settings=quick, **options)
-        result = agent.run_conversation("go")
-        agent.close()
+        with Agent(CLAUDE, base_url=server.url, toolsets=[], home=home, settings=quick, **options) as agent:
+            result = agent.run_conversation("go")
     return server.asked, result
 
 

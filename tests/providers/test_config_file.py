@@ -99,39 +99,29 @@ def test_no_file_is_fine(home: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "says"),
     [
-        (
-            "max_iterations = 4",
-            "unknown key max_iterations; allowed: model, fallbacks, auxiliary, settings, providers, mcp; settings b",
-        ),
-        (
-            "[settings]\nmax_iterations = -4",
-            "setting max_iterations is out of range; given: -4; allowed: whole number 0 to 100,000",
-        ),
+        ("max_iterations = 4",
+         "unknown key max_iterations; allowed: model, fallbacks, auxiliary, settings, providers, mcp; settings b"),
+        ("[settings]\nmax_iterations = -4",
+         "setting max_iterations is out of range; given: -4; allowed: whole number 0 to 100,000"),
         ("[settings]\nmax_iteration = 4", "unknown setting max_iteration; given: 4; allowed: max_iterations"),
         ("settings = 4", "settings has the wrong type; given: 4; allowed: a table, [settings]"),
         ("model = 4", "model has the wrong type; given: 4"),
         ("model = x", "the config file is not TOML"),
         ('fallbacks = "a:b"', "fallbacks has the wrong type; given: a:b; allowed: a list"),
-        (
-            'fallbacks = [{ model = "a:b", api_key = "sk-1234567890" }]',
-            "fallbacks holds a key; given: api_key; allowed: key_env",
-        ),
+        ('fallbacks = [{ model = "a:b", api_key = "sk-1234567890" }]',
+         "fallbacks holds a key; given: api_key; allowed: key_env"),
         ("[providers.work]", "providers.work.base_url is missing; allowed: the address of the server"),
         ('[providers.work]\nbase_url = "work"', "providers.work.base_url cannot be used; given: work"),
         (f'{WORK}api_key = "sk-1"', "providers.work.api_key holds a key; given: api_key"),
         (f'{WORK}like = "y"', "providers.work.like names an unknown provider; given: y"),
         (f'{WORK}url = "y"', "unknown key providers.work.url; allowed: base_url, like"),
-        (
-            '[providers.openai]\nbase_url = "http://x"',
-            "[providers.openai] cannot have this name, which is a known provider",
-        ),
+        ('[providers.openai]\nbase_url = "http://x"',
+         "[providers.openai] cannot have this name, which is a known provider"),
         ('[providers.Wörk]\nbase_url = "http://x"', "the config file is not TOML"),
-        (
-            '[providers."a b"]\nbase_url = "http://x"',
-            "[providers.a b] cannot have this name; given: a b; allowed: up to",
-        ),
+        ('[providers."a b"]\nbase_url = "http://x"',
+         "[providers.a b] cannot have this name; given: a b; allowed: up to"),
     ],
-)
+)  # fmt: skip
 def test_a_file_that_cannot_be_used_is_one_line_that_names_it(
     content: str, says: str, home: Path, cli: Cli
 ) -> None:

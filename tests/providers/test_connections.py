@@ -138,11 +138,10 @@ def test_a_connection_that_was_closed_while_idle_is_not_used(breaks: bool, secur
     told: list[str] = []
     with Keeper(secure=secure, breaks=breaks).serving() as server:
         options = {"toolsets": [], "callbacks": {"status": told.append}}
-        agent = Agent("openai:gpt-x", base_url=server.url, api_key="k", **options)
-        first = agent.run_conversation("one")
-        assert server.closed.wait(10 if breaks else 0) == breaks
-        second = agent.run_conversation("two")
-        agent.close()
+        with Agent("openai:gpt-x", base_url=server.url, api_key="k", **options) as agent:
+            first = agent.run_conversation("one")
+            assert server.closed.wait(10 if breaks else 0) == breaks
+            second = agent.run_conversation("two")
     assert (first.final_response, second.final_response) == ("ok", "ok")
     assert (first.attempts, second.attempts, server.requests) == (1, 1, 2)
     assert server.connections == (2 if breaks else 1)

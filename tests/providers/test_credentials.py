@@ -270,14 +270,12 @@ def test_the_config_file_and_the_environment_name_one(
         back = f'fallbacks = [{{ model = "openai:b", base_url = "{server.url}", api_key = "keyring:a/b/other@example.org" }}]'
         (tmp_path / "config.toml").write_text(f"{back}\n{table}")
         for model, said in (("work:a", "one"), ("work:a", "two")):
-            agent = Agent(model, toolsets=[], home=tmp_path)
-            assert agent.chat("go") == said
-            agent.close()
+            with Agent(model, toolsets=[], home=tmp_path) as agent:
+                assert agent.chat("go") == said
         monkeypatch.setenv("OPENAI_API_KEY", "keyring:openai/me")
         monkeypatch.setenv("OPENAI_BASE_URL", server.url)
-        agent = Agent("openai:a", toolsets=[], home=tmp_path, fallbacks=[])
-        assert agent.chat("go") == "three"
-        agent.close()
+        with Agent("openai:a", toolsets=[], home=tmp_path, fallbacks=[]) as agent:
+            assert agent.chat("go") == "three"
     assert sent(server) == [KEY, KEY, OTHER, KEY]
 
 

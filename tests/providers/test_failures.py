@@ -178,22 +178,15 @@ def test_secrets_are_masked_wherever_they_are_but_not_placeholders() -> None:
         ({"x-ratelimit-remaining-tokens": "0", "x-ratelimit-reset-tokens": "6m0s"}, None, 360),
         ({"x-ratelimit-remaining-tokens": "0", "x-ratelimit-reset-tokens": "120ms"}, None, 0.12),
         ({"x-ratelimit-remaining-tokens": "7", "x-ratelimit-reset-tokens": "6m0s"}, None, None),
-        (
-            {
-                "anthropic-ratelimit-tokens-remaining": "0",
-                "anthropic-ratelimit-tokens-reset": "2023-11-14T22:13:50Z",
-                "anthropic-ratelimit-requests-remaining": "9",
-                "anthropic-ratelimit-requests-reset": "2023-11-14T23:13:50Z",
-            },
-            None,
-            30,
-        ),
+        ({"anthropic-ratelimit-tokens-remaining": "0", "anthropic-ratelimit-tokens-reset": "2023-11-14T22:13:50Z",
+          "anthropic-ratelimit-requests-remaining": "9", "anthropic-ratelimit-requests-reset": "2023-11-14T23:13:50Z"},
+         None, 30),
         ({"X-RateLimit-Remaining": "0", "X-RateLimit-Reset": str(int(NOW + 45) * 1000)}, None, 45),
         ({"X-RateLimit-Remaining": "0", "X-RateLimit-Reset": "tomorrow"}, None, None),
         ({"X-RateLimit-Remaining": "0"}, None, None),
         ({"X-RateLimit-Remaining": "0", "X-RateLimit-Reset": "50"}, {"retry_after": 4}, 4),
     ],
-)
+)  # fmt: skip
 def test_how_long_a_provider_asks_to_wait(headers: dict[str, str], body: Any, seconds: float | None) -> None:
     assert retry_after(headers, body, NOW) == seconds
 
@@ -228,25 +221,13 @@ def test_hostile_bodies_end() -> None:
         ({"x-ratelimit-remaining-requests": "few", "x-ratelimit-limit-requests": "500"}, ""),
         ({"x-remaining-requests": "3", "x-limit-requests": "500"}, ""),
         ({"X-RateLimit-Remaining": "3", "X-RateLimit-Limit": "500"}, "3 of 500 requests left"),
-        (
-            {
-                "x-ratelimit-remaining-tokens": "1000",
-                "x-ratelimit-limit-tokens": "30000",
-                "x-ratelimit-reset-tokens": "1m2.5s",
-            },
-            "1,000 of 30,000 tokens left for 63 s",
-        ),
-        (
-            {
-                "anthropic-ratelimit-input-tokens-remaining": "0",
-                "anthropic-ratelimit-input-tokens-limit": "50000",
-                "anthropic-ratelimit-input-tokens-reset": "2001-09-09T01:47:00Z",
-                "anthropic-ratelimit-requests-remaining": "49",
-                "anthropic-ratelimit-requests-limit": "50",
-            },
-            "0 of 50,000 input tokens left for 20 s",
-        ),
+        ({"x-ratelimit-remaining-tokens": "1000", "x-ratelimit-limit-tokens": "30000",
+          "x-ratelimit-reset-tokens": "1m2.5s"}, "1,000 of 30,000 tokens left for 63 s"),
+        ({"anthropic-ratelimit-input-tokens-remaining": "0", "anthropic-ratelimit-input-tokens-limit": "50000",
+          "anthropic-ratelimit-input-tokens-reset": "2001-09-09T01:47:00Z",
+          "anthropic-ratelimit-requests-remaining": "49", "anthropic-ratelimit-requests-limit": "50"},
+         "0 of 50,000 input tokens left for 20 s"),
     ],
-)
+)  # fmt: skip
 def test_what_little_is_left_of_a_limit_is_said(headers: dict[str, str], said: str) -> None:
     assert describe_low_limits(headers, 1_000_000_000.0) == said

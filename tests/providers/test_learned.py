@@ -105,9 +105,8 @@ def test_a_fallback_teaches_of_itself_and_not_of_the_primary(tmp_path: Path) -> 
     with ScriptedServer(repeat(status(401))) as broken, picky(images=False) as server:
         fallback = {"model": "local:m", "base_url": server.url}
         options = {"api_key": "k", "fallbacks": [fallback], "toolsets": [], "home": tmp_path}
-        one = Agent("openai:gpt-5", base_url=broken.url, **options)
-        assert one.run_conversation(LOOK).completed
-        one.close()
+        with Agent("openai:gpt-5", base_url=broken.url, **options) as one:
+            assert one.run_conversation(LOOK).completed
         assert [fact.subject for fact in facts(tmp_path).all()] == [("local", "m", server.url)]
         assert ask(server, tmp_path, LOOK) == 1
 
@@ -161,10 +160,9 @@ def test_a_turn_that_was_killed_between_refusal_and_reply_still_learns(tmp_path:
     )
     with picky(images=False) as server:
         assert ran("-c", program, server.url, tmp_path, json.dumps(LOOK)).returncode == -9
-        one = agent(server, tmp_path)
-        left = one.journal.recent()[0].id
-        assert one.resume(left).run().completed
-        one.close()
+        with agent(server, tmp_path) as one:
+            left = one.journal.recent()[0].id
+            assert one.resume(left).run().completed
         assert server.requests == 2
         assert ask(server, tmp_path, LOOK) == 1
 
@@ -174,10 +172,9 @@ def test_a_turn_that_came_in_a_file_teaches_nothing(tmp_path: Path, imported: bo
     with picky() as server, closing(Store(tmp_path / "a")) as left, closing(Store(tmp_path / "b")) as store:
         session, turn = left_unfinished(left.home, [text("ok")], 1)
         import_lines(store, export_session(left.database, session, raw=True))
-        one = agent(server, tmp_path / ("b" if imported else "a"))
-        close = one.resume(turn).pipeline
-        asyncio.run(close(CloseTurn(lessons=(Lesson("local", "m", URL, "vision"),))))
-        one.close()
+        with agent(server, tmp_path / ("b" if imported else "a")) as one:
+            close = one.resume(turn).pipeline
+            asyncio.run(close(CloseTurn(lessons=(Lesson("local", "m", URL, "vision"),))))
         assert len(facts(Path(one.home)).all()) == (not imported)
 
 
@@ -200,10 +197,8 @@ def test_a_window_that_is_disproved_is_forgotten(tmp_path: Path) -> None:
 
 
 def test_a_refusal_that_no_reply_proves_teaches_nothing(tmp_path: Path) -> None:
-    with picky(images=False, unknown=("model",)) as server:
-        one = agent(server, tmp_path)
+    with picky(images=False, unknown=("model",)) as server, agent(server, tmp_path) as one:
         assert one.run_conversation(LOOK).failed
-        one.close()
     assert facts(tmp_path).all() == ()
 
 

@@ -219,20 +219,10 @@ def test_the_sdk_never_retries(wire: Wire) -> None:
     assert server.completions == len(codes) + 1
 
 
-async def called(wire: Wire, url: str, *key: str, **options: Any) -> ModelReply | Failure:
-    """One call of a port of its own."""
-    port = wire.make(url, *key, **options)
-    try:
-        got: ModelReply | Failure = await port.call(wire.request(), Seen())
-        return got
-    finally:
-        await port.aclose()
-
-
 def test_nobody_listens(wire: Wire) -> None:
     with ScriptedServer() as server:
         url = server.url
-    failure = asyncio.run(called(wire, url))
+    failure = asyncio.run(wire.call(url))
     assert isinstance(failure, Failure)
     assert (failure.kind, failure.exception, failure.sent) == ("transport", "ConnectError", False)
 
@@ -263,7 +253,7 @@ def test_a_call_that_failed_before_its_request_left_says_so(
     """However it failed: the provider has seen nothing."""
     loop = LeapingLoop()
     with deaf_proxy(lambda: loop.leap(60), monkeypatch), asyncio.Runner(loop_factory=lambda: loop) as runner:
-        failure = runner.run(called(wire, BEHIND, KEY, total=60))
+        failure = runner.run(wire.call(BEHIND, KEY, total=60))
     assert isinstance(failure, Failure)
     assert (failure.exception, failure.sent) == ("TimeoutError", False)
 
@@ -386,7 +376,7 @@ def test_an_account_of_the_environment_is_not_told_to_other_servers(
 def test_a_key_that_no_header_can_carry(wire: Wire) -> None:
     with ScriptedServer() as server:
         for key, kind in (("sk-schlüßel", "encode"), ("sk-line\nbreak", "local")):
-            failure = asyncio.run(called(wire, server.url, key))
+            failure = asyncio.run(wire.call(server.url, key))
             assert isinstance(failure, Failure)
             assert (failure.kind, failure.sent) == (kind, False)
             assert key not in failure.message + failure.detail
@@ -396,7 +386,7 @@ def test_a_key_that_no_header_can_carry(wire: Wire) -> None:
 def test_the_headers_of_a_limit_that_is_used_up_say_how_long_to_wait(wire: Wire) -> None:
     reset = wire.rate.replace("remaining", "reset")
     with ScriptedServer([status(429, headers={wire.rate.title(): "0", reset.title(): "1m30s"})]) as server:
-        failure = asyncio.run(called(wire, server.url, KEY))
+        failure = asyncio.run(wire.call(server.url, KEY))
     assert isinstance(failure, Failure)
     assert failure.retry_after == 90
 

@@ -14,7 +14,7 @@ from fsm_agent.providers.failures import failure_from, redirect_failure
 from fsm_agent.providers.profiles import local_models
 from fsm_agent.testing import FakeClock
 from fsm_agent_states.logic.detect import detect
-from tests.helpers.ports import CHAT, KEY, WIRES, Seen, Wire
+from tests.helpers.ports import CHAT, KEY, WIRES, Wire
 from tests.helpers.signpost import Signpost
 
 every_wire = pytest.mark.parametrize("wire", WIRES, ids=[wire.name for wire in WIRES])
@@ -25,14 +25,6 @@ NEW = "https://new.example.org"
 NOWHERE = "points to no web address; redirects are not followed: set base_url to the API's address"
 
 
-async def asked(wire: Wire, url: str, stream: bool = True) -> Any:
-    port = wire.make(url, KEY)
-    try:
-        return await port.call(wire.request(stream), Seen())
-    finally:
-        await port.aclose()
-
-
 @pytest.mark.parametrize(("wire", "status", "same"), [
     *((wire, 307, same) for wire in WIRES for same in (True, False)),
     *((CHAT, status, same) for status in (301, 302, 303, 308) for same in (True, False)),
@@ -41,7 +33,9 @@ def test_one_call_is_one_request_wherever_it_is_sent(wire: Wire, status: int, sa
     with Signpost() as other:
         place = "{here}" if same else other.url()
         with Signpost(f"{place}/moved{wire.path}?token=abc", status) as first:
-            failures = [asyncio.run(asked(wire, first.url("/v1"), stream)) for stream in (True, False)]
+            failures = [
+                asyncio.run(wire.call(first.url("/v1"), KEY, stream=stream)) for stream in (True, False)
+            ]
     assert [(request.method, request.path) for request in first.requests] == [("POST", wire.path)] * 2
     assert other.requests == []
     shown = (first if same else other).url(f"/moved{wire.path}")
@@ -103,7 +97,8 @@ def test_words_of_the_address_are_not_taken_for_an_error(words: str) -> None:
 
 def test_a_place_that_no_client_can_read_is_still_a_redirect() -> None:
     with Signpost("http://[::1", 307) as first:
-        failure = asyncio.run(asked(CHAT, first.url("/v1")))
+        failure = asyncio.run(CHAT.call(first.url("/v1"), KEY))
+    assert isinstance(failure, Failure)
     assert (failure.status, failure.code, len(first.requests)) == (307, "redirect", 1)
 
 

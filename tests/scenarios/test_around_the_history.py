@@ -505,7 +505,7 @@ def test_a_block_that_was_not_given_is_asked_for_again_with_the_next_turn(how: s
     with table([text("one"), text("two"), text("three")], **options) as (agent, server, _, heard):
         assert agent.run_conversation("first").completed
         told = [line for line in heard.of("status") if "external memory" in line]
-        setattr(library, f"_{how}", "")
+        setattr(library, how, "")
         agent.run_conversation("second")
         agent.run_conversation("third")
     first, second, third = map(prompt_of, server.bodies)
@@ -531,9 +531,9 @@ def test_a_turn_that_is_interrupted_while_a_memory_is_asked_freezes_no_prompt() 
         async def prompt_block(self) -> str:
             if self.calls.count(("prompt_block",)) == 0:
                 agents[0].interrupt()
-                self._hang = "prompt_block"
+                self.hang = "prompt_block"
             else:
-                self._hang = ""
+                self.hang = ""
             return await super().prompt_block()
 
     options = {"memory": Slow(block="BLOCK"), "settings": {"poll": {"control": 0.01}}}

@@ -17,7 +17,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fsm_agent import Agent, tool
+from fsm_agent import tool
 from fsm_agent.providers.scripted.replies import Reply
 from fsm_agent.sessions.store import store_for
 from fsm_agent.sessions.store.stored_sessions import rename
@@ -34,7 +34,7 @@ from fsm_agent.testing import (
     tools,
 )
 from fsm_agent.testing.server import Received
-from tests.helpers.harness import PARAGRAPH, TOOLS, Heard, Played, play, table, talk
+from tests.helpers.harness import PARAGRAPH, Played, play, table, talk
 from tests.helpers.wire_rules import anthropic_violations, responses_faults
 
 
@@ -119,20 +119,15 @@ def test_comp_26_a_wish_is_dropped_when_the_network_is_down_and_rests() -> None:
 def test_the_auxiliary_model_writes_the_summary_and_the_main_one_when_it_fails() -> None:
     for side, main, model in (
         ([text("from the small one")], [text("done")], "small"),
-        ([status(503)], [text("from the main one"), text("done")], "main"),
+        ([status(503)], [text("from the main one"), text("done")], "gpt-x"),
     ):
-        heard = Heard()
-        with ScriptedServer(main) as first, ScriptedServer(side) as second:
-            agent = Agent(
-                "openai:main", base_url=first.url, api_key="k", tools=TOOLS, toolsets=[], clock=FakeClock(), context_window=8192,
-                auxiliary={"model": "openai:small", "base_url": second.url, "api_key": "k", "context_window": 4096},
-                callbacks=heard.functions(),
-            )  # fmt: skip
-            result = agent.run_conversation("go", conversation_history=talk(40))
-            assert (result.final_response, result.compressions[0]["model"]) == ("done", model)
-            assert result.attempts == first.completions + second.completions
-            assert len(str(second.bodies[0]["messages"])) < 4096 * 4, "the small window is respected"
-            agent.close()
+        with ScriptedServer(side) as second:
+            small = {"model": "openai:small", "base_url": second.url, "api_key": "k", "context_window": 4096}
+            with table(main, context_window=8192, auxiliary=small) as (agent, first, _, _):
+                result = agent.run_conversation("go", conversation_history=talk(40))
+        assert (result.final_response, result.compressions[0]["model"]) == ("done", model)
+        assert result.attempts == first.completions + second.completions
+        assert len(str(second.bodies[0]["messages"])) < 4096 * 4, "the small window is respected"
 
 
 @pytest.mark.behaviour("FB-07")

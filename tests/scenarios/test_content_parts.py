@@ -59,20 +59,16 @@ WRONG = {
         "image a.png (image/png, 77 bytes) cannot be sent: deepseek:deepseek-chat does not read images; allowed: a model that takes"
         ' it, or parts.assume=["image"] if this one does',
     ),
-    "audio for Claude": (
-        CLAUDE, AudioPart(WAV, "a.wav"), {},
-        "audio a.wav (audio/wav, 16 bytes) cannot be sent: anthropic:claude-sonnet-4-5 does not read audio",
-    ),
+    "audio for Claude": (CLAUDE, AudioPart(WAV, "a.wav"), {},
+        "audio a.wav (audio/wav, 16 bytes) cannot be sent: anthropic:claude-sonnet-4-5 does not read audio"),
     "audio on a wire that has none": (
         CLAUDE, AudioPart(WAV, "a.wav"), {"parts": {"assume": ["audio"]}}, "anthropic:claude-sonnet-4-5 takes no audio",
     ),
     "an upload of another vendor": (
         CLAUDE, {"type": "file", "file": {"file_id": "file-1"}}, {}, "takes no files by the id of an upload",
     ),
-    "a scanned PDF for a model that reads text": (
-        BLIND, FilePart(pdf(""), "a.pdf"), {},
-        "does not read files; given: its text cannot be sent instead: it has no text, only pictures of it",
-    ),
+    "a scanned PDF for a model that reads text": (BLIND, FilePart(pdf(""), "a.pdf"), {},
+        "does not read files; given: its text cannot be sent instead: it has no text, only pictures of it"),
     "a broken PDF": (BLIND, FilePart(b"%PDF-1.4 broken", "a.pdf"), {}, "its text cannot be sent instead: it is broken"),
     "a file that is too large": (
         CLAUDE, FilePart(pdf() + b" " * 2_000, "a.pdf"), {"parts": {"max_bytes": 1_000}}, "is too large; given: 2,",

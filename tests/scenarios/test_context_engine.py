@@ -151,11 +151,9 @@ RUBBISH: dict[str, tuple[str, Callable[..., Any], str]] = {
     "a result of no call": (
         "rows", lambda rows: [rows[0], Message("tool", "42", tool_call_id="c"), rows[-1]], "without its call",
     ),
-    "a call without a result": (
-        "rows",
+    "a call without a result": ("rows",
         lambda rows: [rows[0], Message("assistant", "", tool_calls=(ToolCall("c", "echo", "{}"),)), rows[-1]],
-        "cannot become",
-    ),
+        "cannot become"),
     "a row that cannot be stored": ("rows", lambda rows: [Message("assistant", [{"type": object()}]), rows[-1]], "TypeError"),
 }  # fmt: skip
 

@@ -90,30 +90,39 @@ def test_what_goes_over_and_after_how_many_requests(what: str) -> None:
         assert requests > 1 or both.clock.sleeps == []
 
 
-@pytest.mark.behaviour("ERR-23")
-def test_46_both_down() -> None:
-    with pair(repeat(status(500)), repeat(status(500))) as both:
+BLOCKED = {"error": {"message": "No endpoints found matching your data policy", "code": 404}}
+GRAMMAR = {"error": {"message": "error parsing grammar: pattern"}}
+HERE = [text("here")]
+WIDE, NARROW = ({"entry": {"context_window": window}, "context_window": 8192} for window in (100_000, 8192))
+WALKS: dict[str, tuple[Any, Any, dict[str, Any], tuple[int, int], str]] = {
+    "46 both down": (repeat(status(500)), repeat(status(500)), {}, (3, 3), "api_retries_exhausted server_error"),
+    "d33 a refusal by policy stays": (
+        [status(404, BLOCKED)], HERE, {}, (1, 0), "non_retryable_error provider_policy_blocked"),
+    "an overflow, where a window is wider": ([overflow(8192)], HERE, WIDE, (1, 1), "text_response"),
+    "an overflow, where none is": (
+        [overflow(8192)], HERE, NARROW, (1, 0), "overflow_uncompressible context_overflow"),
+    "d49 a repair is not carried to the next": (
+        [status(400, GRAMMAR), status(400)], HERE, {}, (2, 1), "text_response"),
+    "the backoff starts afresh": ([status(503)] * 2, [status(503), *HERE], {}, (2, 2), "text_response"),
+    "the connection of a fallback is not rebuilt": (
+        [status(400)], repeat(drop()), {}, (1, 3), "api_retries_exhausted timeout"),
+}  # fmt: skip
+
+
+@pytest.mark.behaviour("ERR-12", "ERR-15", "ERR-19", "ERR-23", "TR-01c")
+@pytest.mark.parametrize("what", WALKS)
+def test_how_often_each_of_the_chain_is_asked_and_how_it_ends(what: str) -> None:
+    primary, fallback, options, calls, end = WALKS[what]
+    with pair(primary, fallback, **options) as both:
         result = both.run()
-        assert both.calls == (3, 3)
-        assert (result.turn_exit_reason, result.failure_class) == ("api_retries_exhausted", "server_error")
+        assert (both.calls, " ".join(filter(None, ending(result)))) == (calls, end)
         told = both.heard.of("status")
-        assert sum("scripted status 500" in line for line in told) == 6
+        assert sum("scripted status 500" in line for line in told) == (6 if "both" in what else 0)
+        assert "afresh" not in what or all(wait <= 3 for wait in both.clock.sleeps)
 
 
-def test_d33_what_never_goes_over() -> None:
-    body = {"error": {"message": "No endpoints found matching your data policy", "code": 404}}
-    with pair([status(404, body)], [text("here")]) as both:
-        result = both.run()
-        assert both.calls == (1, 0)
-        assert result.failure_class == "provider_policy_blocked"
-
-
-@pytest.mark.behaviour("ERR-12")
-def test_an_overflow_goes_to_a_window_that_is_wider_when_nothing_can_be_compacted() -> None:
-    for wide, calls, end in ((100_000, (1, 1), "text_response"), (8192, (1, 0), "overflow_uncompressible")):
-        with pair([overflow(8192)], [text("here")], {"context_window": wide}, context_window=8192) as both:
-            assert both.run().turn_exit_reason == end
-            assert both.calls == calls
+def ending(result: TurnResult) -> tuple[str, str | None]:
+    return result.turn_exit_reason.value, result.failure_class
 
 
 def test_the_next_turn_stays_away_for_a_minute_and_says_so_once() -> None:
@@ -137,13 +146,6 @@ def test_after_other_failures_the_next_turn_is_back_on_the_primary() -> None:
         assert both.run().final_response == "two", "the whole chain failed: the primary rests"
         both.clock.advance(6)
         assert both.run().final_response == "back"
-
-
-def test_d49_a_repair_on_one_provider_is_not_carried_to_the_next() -> None:
-    grammar = status(400, {"error": {"message": "error parsing grammar: pattern"}})
-    with pair([grammar, status(400)], [text("here")]) as both:
-        assert both.run().completed
-        assert both.calls == (2, 1)
 
 
 def test_an_entry_equal_to_the_primary_is_skipped() -> None:
@@ -175,21 +177,6 @@ def test_r5_a_long_chain_is_never_cut_short() -> None:
     assert (result.final_response, result.attempts) == ("finally", 16)
     for server in servers:
         server.close()
-
-
-@pytest.mark.behaviour("ERR-19", "ERR-15")
-def test_a_wait_is_not_carried_over_to_the_fallback() -> None:
-    with pair([status(503), status(503)], [status(503), text("here")]) as both:
-        assert both.run().completed
-        assert both.calls == (2, 2)
-        assert all(wait <= 3 for wait in both.clock.sleeps), "the backoff starts afresh"
-
-
-@pytest.mark.behaviour("TR-01c")
-def test_the_connection_of_a_fallback_is_not_rebuilt() -> None:
-    with pair([status(400)], repeat(drop())) as both:
-        assert both.run().turn_exit_reason == "api_retries_exhausted"
-        assert both.calls == (1, 3)
 
 
 WIRES = ("openai", "anthropic")

@@ -96,43 +96,21 @@ def test_claude_is_not_asked_to_think_while_a_tool_is_forced() -> None:
 @pytest.mark.parametrize(
     ("model", "request_", "says"),
     [
-        (
-            RESPONSES,
-            {"seed": 3},
-            r"request.seed cannot be asked of openai:gpt-4o .*given: 3; allowed: tool_choice",
-        ),
+        (RESPONSES, {"seed": 3}, r"request.seed cannot be asked of openai:gpt-4o .*given: 3; allowed: tool_choice"),
         (RESPONSES, {"stop": ["x"]}, r"request.stop cannot be asked"),
-        (
-            CLAUDE,
-            {"seed": 3},
-            r"request.seed cannot be asked .*; allowed: tool_choice, parallel_tool_calls, stop$",
-        ),
+        (CLAUDE, {"seed": 3}, r"request.seed cannot be asked .*; allowed: tool_choice, parallel_tool_calls, stop$"),
         (CLAUDE, {"top_p": 0.5}, r"request.top_p cannot be asked"),
-        (
-            CHAT,
-            {"tool_choice": "nothing"},
-            r"tool_choice names no tool; given: nothing; allowed: auto, .*echo",
-        ),
-        (CHAT, {"stop": ["a"] * 5}, r"request.stop"),
-        (CHAT, {"top_p": 0}, r"request.top_p"),
-        (
-            CHAT,
-            {"extra_body": {"messages": []}},
-            r"request.extra_body is out of range; given: messages; allowed: fields",
-        ),
+        (CHAT, {"tool_choice": "nothing"}, r"tool_choice names no tool; given: nothing; allowed: auto, .*echo"),
+        (CHAT, {"stop": ["a"] * 5}, r"request.stop"), (CHAT, {"top_p": 0}, r"request.top_p"),
+        (CHAT, {"extra_body": {"messages": []}},
+         r"request.extra_body is out of range; given: messages; allowed: fields"),
         (CHAT, {"extra_body": {"x": object()}}, r"extra_body"),
-        (
-            CHAT,
-            {"hosted_tools": ["web_search"]},
-            r"request.hosted_tools.web_search cannot be asked of openai:gpt-4o \(chat_completions\); allowed: none there$",
-        ),
+        (CHAT, {"hosted_tools": ["web_search"]},
+         r"request.hosted_tools.web_search cannot be asked of openai:gpt-4o \(chat_completions\); allowed: none there$"),
         (KIMI, {"hosted_tools": ["web_search"]}, r"hosted_tools.web_search cannot be asked of moonshot"),
         (SEARCHING, {"hosted_tools": BOTH}, r"request.hosted_tools.code_execution cannot .*; allowed: web_search$"),
-        (
-            REASONER,
-            {"hosted_tools": ["browser"]},
-            r"request.hosted_tools is out of range; given: browser; allowed: web_search, code_execution$",
-        ),
+        (REASONER, {"hosted_tools": ["browser"]},
+         r"request.hosted_tools is out of range; given: browser; allowed: web_search, code_execution$"),
         (REASONER, {"hosted_tools": "web_search"}, r"request.hosted_tools is out of range"),
         (REASONER, {"hosted_tools": {"web_search": 1}}, r"request.hosted_tools"),
     ],
@@ -144,15 +122,12 @@ def test_what_the_model_lacks_is_refused_with_what_it_has(model: Model, request_
 
 def test_a_fallback_is_asked_without_what_it_lacks_and_gets_no_extra_fields() -> None:
     lines: list[str] = []
+    request = {"seed": 3, "top_p": 0.5, "extra_body": {"service_tier": "flex"}}
     with ScriptedServer([status(404)]) as first, ScriptedServer([text("done")]) as second:
-        agent = Agent(
-            "openai:gpt-4o", base_url=first.url, api_key="k", api_mode="chat_completions", tools=[echo], toolsets=[],
-            fallbacks=[{"model": "openai:gpt-4o", "base_url": second.url, "api_key": "k", "api_mode": "codex_responses"}],
-            settings={"request": {"seed": 3, "top_p": 0.5, "extra_body": {"service_tier": "flex"}}},
-            callbacks={"status": lines.append}, clock=FakeClock(),
-        )  # fmt: skip
-        assert agent.run_conversation("go").completed
-        agent.close()
+        other = {"model": RESPONSES[0], "base_url": second.url, "api_key": "k", "api_mode": RESPONSES[1]}
+        options = {"fallbacks": [other], "callbacks": {"status": lines.append}, "clock": FakeClock()}
+        with asking(CHAT, first.url, request, **options) as agent:
+            assert agent.run_conversation("go").completed
     assert (first.bodies[0]["seed"], first.bodies[0]["service_tier"]) == (3, "flex")
     [body] = second.bodies
     assert body["top_p"] == 0.5
@@ -174,22 +149,12 @@ def hosting(model: Model, url: str, hosted: Any, **options: Any) -> Agent:
     [
         (REASONER, BOTH, [{"type": "web_search"}, INTERPRETER]),
         (REASONER, {"web_search": {"search_context_size": "low"}}, [{"type": "web_search", "search_context_size": "low"}]),
-        (
-            CLAUDE,
-            {"web_search": {"max_uses": 2}, "code_execution": {}},
-            [
-                {"type": "web_search_20260318", "name": "web_search", "max_uses": 2},
-                {"type": "code_execution_20260521", "name": "code_execution"},
-            ],
-        ),
-        (
-            OLD,
-            BOTH,
-            [
-                {"type": "web_search_20250305", "name": "web_search"},
-                {"type": "code_execution_20250825", "name": "code_execution"},
-            ],
-        ),
+        (CLAUDE, {"web_search": {"max_uses": 2}, "code_execution": {}},
+         [{"type": "web_search_20260318", "name": "web_search", "max_uses": 2},
+          {"type": "code_execution_20260521", "name": "code_execution"}]),
+        (OLD, BOTH,
+         [{"type": "web_search_20250305", "name": "web_search"},
+          {"type": "code_execution_20250825", "name": "code_execution"}]),
         (CLAUDE, {"web_search": {"type": "web_search_20260209"}}, [{"type": "web_search_20260209", "name": "web_search"}]),
     ],
 )  # fmt: skip
@@ -451,11 +416,9 @@ def test_a_block_of_anything_sends_nothing_of_it(content: Any) -> None:
 @pytest.mark.parametrize(
     ("model", "settings", "written"),
     [
-        (
-            ("openai:gpt-5-mini", "chat_completions"),
-            {"temperature": 1.0, "reasoning_effort": "low", "max_output_tokens": 500, "request": {"seed": 1, "tool_choice": "auto"}},
-            {"temperature": 1.0, "reasoning_effort": "low", "max_completion_tokens": 500, "seed": 1, "tool_choice": "auto"},
-        ),
+        (("openai:gpt-5-mini", "chat_completions"),
+         {"temperature": 1.0, "reasoning_effort": "low", "max_output_tokens": 500, "request": {"seed": 1, "tool_choice": "auto"}},
+         {"temperature": 1.0, "reasoning_effort": "low", "max_completion_tokens": 500, "seed": 1, "tool_choice": "auto"}),
         (
             REASONER,
             {"temperature": 1.0, "reasoning_effort": "low", "max_output_tokens": 500, "request": {"hosted_tools": BOTH, "parallel_tool_calls": False}},
@@ -464,16 +427,11 @@ def test_a_block_of_anything_sends_nothing_of_it(content: Any) -> None:
                 "include": ["reasoning.encrypted_content", "code_interpreter_call.outputs"], "parallel_tool_calls": False,
             },
         ),
-        (
-            CLAUDE,
-            {"reasoning_effort": "low", "max_output_tokens": 500, "request": {"hosted_tools": BOTH, "stop": ["END"]}},
-            {"output_config": {"effort": "low"}, "max_tokens": 500, "stop_sequences": ["END"]},
-        ),
-        (
-            KIMI,
-            {"temperature": 0.5, "max_output_tokens": 500, "request": {"top_p": 0.5}},
-            {"temperature": 0.5, "max_tokens": 500, "top_p": 0.5},
-        ),
+        (CLAUDE,
+         {"reasoning_effort": "low", "max_output_tokens": 500, "request": {"hosted_tools": BOTH, "stop": ["END"]}},
+         {"output_config": {"effort": "low"}, "max_tokens": 500, "stop_sequences": ["END"]}),
+        (KIMI, {"temperature": 0.5, "max_output_tokens": 500, "request": {"top_p": 0.5}},
+         {"temperature": 0.5, "max_tokens": 500, "top_p": 0.5}),
     ],
     ids=["chat", "responses", "claude", "kimi"],
 )  # fmt: skip

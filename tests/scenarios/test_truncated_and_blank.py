@@ -300,20 +300,14 @@ UNKNOWN = tools(call("nothing_like_it", {}))
 SAID: dict[str, tuple[list[Any], str]] = {
     "a batch": ([BATCH, text("ok")], "3 tool calls, up to 2 at the same time"),
     "a batch in a row": ([IN_A_ROW, text("ok")], "2 tool calls, one after the other"),
-    "a cut reply": (
-        [length("half"), text(" rest")],
-        f"the reply was cut off: continued (1 of 3) with 1,000 tokens; {RAISE}, now 500",
-    ),
-    "a cut call": (
-        [cut_tool_call(), text("ok")],
-        f"a tool call was cut off and not run: asked again (1 of 4) with 8,192 tokens; {RAISE}",
-    ),
+    "a cut reply": ([length("half"), text(" rest")],
+        f"the reply was cut off: continued (1 of 3) with 1,000 tokens; {RAISE}, now 500"),
+    "a cut call": ([cut_tool_call(), text("ok")],
+        f"a tool call was cut off and not run: asked again (1 of 4) with 8,192 tokens; {RAISE}"),
     "a reply that broke off": ([cut("half"), text(" rest")], "the reply was cut off: continued (1 of 3)"),
     "a blank reply": ([blank(), text("ok")], "an empty reply: asked again (1 of 3)"),
-    "text before a blank": (
-        [TODO, blank()],
-        "an empty reply: the text beside the last tool calls is the answer",
-    ),
+    "text before a blank": ([TODO, blank()],
+        "an empty reply: the text beside the last tool calls is the answer"),
     "text that was streamed before a blank": (
         [length("half"), blank()],
         f"the reply was cut off: continued (1 of 3) with 8,192 tokens; {RAISE}\n"
@@ -329,15 +323,11 @@ SAID: dict[str, tuple[list[Any], str]] = {
         "the arguments of a call are not JSON: asked again (1 of 1)\n"
         "the arguments of a call are still no JSON: the model reads why",
     ),
-    "an unknown tool": (
-        [UNKNOWN, text("ok")],
-        "the model's calls cannot be run: asked again with the reasons (1 of 2)",
-    ),
-    "an output cap that is too large": (
-        [status(400, REFUSED), text("ok")],
-        "sent again with at most 4,032 output tokens; lower max_output_tokens to be spared this",
-    ),
-}
+    "an unknown tool": ([UNKNOWN, text("ok")],
+        "the model's calls cannot be run: asked again with the reasons (1 of 2)"),
+    "an output cap that is too large": ([status(400, REFUSED), text("ok")],
+        "sent again with at most 4,032 output tokens; lower max_output_tokens to be spared this"),
+}  # fmt: skip
 
 
 def recoveries(played: Played) -> list[str]:

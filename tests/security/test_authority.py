@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from fsm_agent.cli import main
 from fsm_agent.debug import DebugSession
 from fsm_agent.errors import ConfigError
 from fsm_agent.sessions.store import Store
+from fsm_agent.sessions.store.database import Database
 from fsm_agent.sessions.store.export import export_session
 from fsm_agent.sessions.store.importing import import_lines
 from fsm_agent.sessions.store.journal.read import Turns
@@ -28,13 +30,15 @@ Line = dict[str, Any]
 Attack = Callable[[list[Line]], None]
 
 
+def lines_of(database: Database, session: str) -> list[Line]:
+    return [json.loads(line) for line in export_session(database, session, raw=True)]
+
+
 def unfinished(home: Path, *calls: Any, moves: int = 3, **options: Any) -> tuple[str, list[Line]]:
     """(id of the turn, lines of its session) of a turn that was left with these calls still to run."""
     session, turn = left_unfinished(home, [tools(*calls)], moves, **options)
-    store = Store(home)
-    lines = [json.loads(line) for line in export_session(store.database, session, raw=True)]
-    store.close()
-    return turn, lines
+    with closing(Store(home)) as store:
+        return turn, lines_of(store.database, session)
 
 
 def written(lines: Iterable[Line], path: Path) -> Path:
@@ -139,9 +143,8 @@ def commanded(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
 
 def result_of(home: Path, turn: str) -> str:
     """The result of the call, as the model got it."""
-    store = Store(home)
-    rows = [row for row in Turns(store.database).messages(turn) if row["role"] == "tool"]
-    store.close()
+    with closing(Store(home)) as store:
+        rows = [row for row in Turns(store.database).messages(turn) if row["role"] == "tool"]
     return str(rows[-1]["content"])
 
 
@@ -237,9 +240,8 @@ def made_by(home: Path, *calls: Any, moves: int = 3, **options: Any) -> tuple[st
 
 
 def imported(home: Path, lines: list[Line]) -> None:
-    store = Store(home)
-    import_lines(store, map(json.dumps, [*lines[:-1], lines[-1] | {"lines": len(lines) - 1}]))
-    store.close()
+    with closing(Store(home)) as store:
+        import_lines(store, map(json.dumps, [*lines[:-1], lines[-1] | {"lines": len(lines) - 1}]))
 
 
 ALL = (call("danger", {}, "c1"), call("note", {}, "c2"), call("look", {}, "c3"), call("page", {}, "c4"))
@@ -295,9 +297,8 @@ def test_a_yes_for_a_session_does_not_hold_in_a_copy_of_it(tmp_path: Path) -> No
     own.agent.chat("go")
     own.agent.close()
     _, lines = made_by(tmp_path, call("danger", {}, "c1"), session_id="s-own")
-    store = Store(tmp_path)
-    copy = import_lines(store, map(json.dumps, lines))
-    store.close()
+    with closing(Store(tmp_path)) as store:
+        copy = import_lines(store, map(json.dumps, lines))
     desk = Desk(tmp_path, tools(call("danger", {}, "c2")), session_id=copy.id)
     desk.agent.chat("continue")
     assert copy.copied
@@ -346,7 +347,7 @@ def test_a_yes_among_the_answers_of_a_fork_is_none(tmp_path: Path) -> None:
     fork = own.agent.fork(turn, 3, {"rerun_tools": True})
     begin(fork)
     session = own.agent.journal.info(fork.id).session
-    lines = [json.loads(line) for line in export_session(own.agent.store.database, session, raw=True)]
+    lines = lines_of(own.agent.store.database, session)
     own.agent.close()
     asked = {"is": "AskApproval", "call_id": "c1", "name": "danger", "arguments": {}}
     entries = [[n, 0, "AskApproval", "done", asked, {"is": "Approval", "granted": True}] for n in range(8)]

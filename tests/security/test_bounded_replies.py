@@ -22,7 +22,8 @@ from fsm_agent.testing import FakeClock, Reply, ScriptedServer, call, text
 from fsm_agent.testing import tools as called
 from fsm_agent.tools import tool
 from fsm_agent_states.logic.detect import detect
-from tests.helpers.ports import KEY, WIRES, Seen, Wire
+from tests.helpers.harness import play
+from tests.helpers.ports import KEY, WIRES, Wire
 
 every_wire = pytest.mark.parametrize("wire", WIRES, ids=[wire.name for wire in WIRES])
 LINE = "the reply was given up: it "
@@ -57,13 +58,8 @@ class Flooding:
 
 def asked(wire: Wire, head: str, body: Iterator[bytes], stream: bool = True) -> tuple[Any, int]:
     async def run() -> tuple[Any, int]:
-        async with Flooding(head, body).open() as server:
-            port = wire.make(server.url, KEY)
-            try:
-                async with asyncio.timeout(60):
-                    return await port.call(wire.request(stream), Seen()), server.sent
-            finally:
-                await port.aclose()
+        async with Flooding(head, body).open() as server, asyncio.timeout(60):
+            return await wire.call(server.url, KEY, stream=stream), server.sent
 
     return asyncio.run(run())
 
@@ -169,11 +165,9 @@ def test_a_turn_ends_well_whatever_the_counts_are(number: str) -> None:
 
 
 def test_ids_and_names_of_absurd_length_are_replaced() -> None:
-    with ScriptedServer([called(call("n" * 100_000, {}, id="i" * 100_000)), text("done")]) as server:
-        result = Agent("local:any", base_url=server.url, toolsets=[]).run_conversation("hi")
-        second = server.requests[1].raw
-    assert result.final_response == "done"
-    assert len(second) < 50_000
+    played = play([called(call("n" * 100_000, {}, id="i" * 100_000)), text("done")], tools=[])
+    assert played.result.final_response == "done"
+    assert len(played.server.requests[1].raw) < 50_000
 
 
 @pytest.mark.slow
@@ -187,11 +181,9 @@ def test_of_three_thousand_calls_so_many_are_run_as_the_settings_say() -> None:
         return "noted"
 
     calls = [call("note", {"number": number}) for number in range(3_000)]
-    with ScriptedServer([called(*calls), text("done")]) as server:
-        agent = Agent("local:any", base_url=server.url, tools=[note], toolsets=[], clock=FakeClock())
-        result = agent.run_conversation("go")
-        sent = server.requests[1].body["messages"]
-    assert result.final_response == "done"
+    played = play([called(*calls), text("done")], tools=[note])
+    sent = played.server.bodies[1]["messages"]
+    assert played.result.final_response == "done"
     assert sorted(ran) == list(range(128))
     assert len(sent[-129]["tool_calls"]) == 128
     assert "2872 more calls of the same reply were not run" in sent[-1]["content"]

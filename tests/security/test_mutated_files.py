@@ -7,6 +7,7 @@ import json
 import os
 import tempfile
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,6 @@ from fsm_agent.approvals.programs import names
 from fsm_agent.approvals.rules import Grants
 from fsm_agent.conversation.effects import AskApproval, RunTool
 from fsm_agent.sessions.store import Store
-from fsm_agent.sessions.store.export import export_session
 from fsm_agent.sessions.store.importing import import_lines
 from fsm_agent.testing import ScriptedModel, call, repeat, tools
 from tests.helpers.harness import begin
@@ -29,10 +29,11 @@ from tests.security.test_authority import (
     Line,
     effects,
     in_file,
+    lines_of,
+    made_by,
     nothing,
     only_reads,
     specs,
-    unfinished,
 )
 from tests.security.test_rules_read_anew import is_of, left_at
 
@@ -81,16 +82,13 @@ VALUES: tuple[Any, ...] = (
 
 
 def exported(home: Path, turn: str) -> tuple[str, Lines]:
-    store = Store(home)
-    with store.database.reading() as c:
-        (session,) = c.execute("SELECT session FROM turns WHERE id = ?", (turn,)).fetchone()
-    lines = [json.loads(line) for line in export_session(store.database, session, raw=True)]
-    store.close()
-    return turn, lines
+    with closing(Store(home)) as store:
+        [(session,)] = store.database.select("SELECT session FROM turns WHERE id = ?", turn)
+        return turn, lines_of(store.database, session)
 
 
 def about_to_ask(home: Path) -> tuple[str, Lines]:
-    return unfinished(home, *CALLS, tools=Desk(home).tools())
+    return made_by(home, *CALLS)
 
 
 def was_approved(home: Path) -> tuple[str, Lines]:

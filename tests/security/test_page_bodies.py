@@ -71,9 +71,8 @@ class Page:
             script = [tools(call("nothing", {})), text("done")]
             return Agent(ScriptedModel(script), toolsets=[], clock=FakeClock(), home=home, store=store)
 
-        made = agent(None)
-        made.run_conversation("tell me")
-        made.close()
+        with agent(None) as made:
+            made.run_conversation("tell me")
         self.turn = made.journal.recent(1)[0].id
         self.session = DebugSession(store, agent)
         app = app_of(self.session, 80, TOKEN)

@@ -133,9 +133,8 @@ def test_an_old_home_is_closed_once_and_it_is_said_in_one_line(tmp_path: Path) -
     home, heard = old_home(tmp_path), []
     for _ in range(2):
         callbacks = {"status": heard.append}
-        agent = Agent(ScriptedModel([text("done")]), home=home, workdir=tmp_path, callbacks=callbacks)
-        agent.run_conversation("go")
-        agent.close()
+        with Agent(ScriptedModel([text("done")]), home=home, workdir=tmp_path, callbacks=callbacks) as agent:
+            agent.run_conversation("go")
     assert opened(home) == []
     said = [line for line in heard if "others could read" in line]
     assert said == [f"{home}: others could read 8 of its files and folders; now only you can"]

@@ -573,32 +573,21 @@ def test_the_doctor_says_which_backends_work(
 # ---------------------------------------------------------------------------------------------- who is asked, and about what
 
 
-class Person:
-    """Answers every question the same way, and remembers what was asked."""
-
-    def __init__(self, answer: Any) -> None:
-        self.answer = answer
-        self.asked: list[AskApproval] = []
-
-    def approval(self, question: AskApproval) -> Any:
-        self.asked.append(question)
-        return self.answer
-
-
 def played(
-    scene: Scene, name: str, arguments: Mapping[str, Any], person: Person | None = None, **options: Any
+    scene: Scene,
+    name: str,
+    arguments: Mapping[str, Any],
+    asked: list[AskApproval] | None = None,
+    **options: Any,
 ) -> str:
-    """The result of one call of a turn."""
+    """The result of one call of a turn. ``asked``: what a person was asked, who says yes to everything."""
     settings = {"sandbox": {"backend": scene.backend, "policy": "free"}, **options.pop("settings", {})}
-    agent = Agent(
-        ScriptedModel([tools(call(name, arguments)), text("done")]),
-        workdir=scene.work, home=scene.agent_home, toolsets=["core", "terminal", "code"], settings=settings,
-        callbacks={} if person is None else {"approval": person.approval}, **options,
-    )  # fmt: skip
-    try:
+    person = {} if asked is None else {"approval": lambda question: asked.append(question) or True}
+    with Agent(
+        ScriptedModel([tools(call(name, arguments)), text("done")]), workdir=scene.work, home=scene.agent_home,
+        toolsets=["core", "terminal", "code"], settings=settings, callbacks=person, **options,
+    ) as agent:  # fmt: skip
         result = agent.run_conversation("go")
-    finally:
-        agent.close()
     return next(str(row["content"]) for row in result.messages if row["role"] == "tool")
 
 
@@ -618,9 +607,9 @@ def test_inside_needs_no_yes_and_outside_does(walled: Scene, name: str, argument
     for value in (True, "true", 1, "yes", None):
         assert "SECRET" in walled.outside.read_text()
         assert "denied" in played(walled, name, left | {"outside": value}) or value in ("yes", None)
-    person = Person(True)
-    played(walled, name, left, person)
-    assert [one.where for one in person.asked] == ["OUTSIDE the sandbox, with all your rights"]
+    asked: list[AskApproval] = []
+    played(walled, name, left, asked)
+    assert [one.where for one in asked] == ["OUTSIDE the sandbox, with all your rights"]
     if name == "terminal":
         assert walled.outside.read_text() == "owned\n"
 
@@ -663,9 +652,9 @@ def test_a_tool_of_the_same_name_is_not_freed(walled: Scene) -> None:
 
 
 def test_the_question_and_the_tool_say_where_it_runs(walled: Scene) -> None:
-    person, settings = Person(True), {"sandbox": {"backend": "bubblewrap"}}
-    played(walled, "terminal", {"command": "true"}, person, settings=settings)
-    (question,) = person.asked
+    asked, settings = list[AskApproval](), {"sandbox": {"backend": "bubblewrap"}}
+    played(walled, "terminal", {"command": "true"}, asked, settings=settings)
+    (question,) = asked
     assert question.where == "in the sandbox (bubblewrap, no network)"
     shown = Question.of(question).text(100, 40)
     assert "in the sandbox (bubblewrap, no network)" in shown

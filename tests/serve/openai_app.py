@@ -7,13 +7,24 @@ import os
 from pathlib import Path
 from typing import Any
 
+from pydantic import BaseModel
+
 from fsm_agent import Agent, tool
 from fsm_agent.testing import ScriptedModel, call, repeat, text, tools
 from tests.helpers.waiting import until
 
 SETTINGS = {"prompt": {"context_files": False}, "store": {"index": False}}
 WORLD = Path(os.environ.get("DISPATCH_WORLD", "."))
-CITY = '{"name": "Oslo", "people": 700000}'
+
+
+class City(BaseModel):
+    """What a typed answer is."""
+
+    name: str
+    people: int
+
+
+OSLO = City(name="Oslo", people=700_000)
 
 
 @tool
@@ -48,7 +59,7 @@ def answer(body: dict[str, Any]) -> Any:
     if "Hold" in said:
         return text("It is done.") if used else tools(call("hold", {}), text="I wait.")
     if "city" in said:
-        return text(CITY)
+        return text(OSLO.model_dump_json())
     return text(f"message {sum(row['role'] == 'user' for row in rows)}")
 
 

@@ -228,9 +228,8 @@ async def test_a_turn_that_fails_is_the_protocols_error(serving: MakeService, we
         ({"threadId": "t", "runId": "r r", "messages": [user("hi")]}, 400, "no id of a turn"),
         ({"threadId": "t", "runId": "r", "messages": [user(" ")]}, 400, "empty"),
         (
-            {"threadId": "t", "runId": "r", "messages": [user("hi")], "tools": [{"name": "pick", "description": ""}]},
-            400, "tools of the client are not supported: pick",
-        ),
+         {"threadId": "t", "runId": "r", "messages": [user("hi")], "tools": [{"name": "pick", "description": ""}]},
+         400, "tools of the client are not supported: pick"),
         ({"threadId": "t", "runId": "r", "messages": [user("hi")], "resume": [{"interruptId": "p-1", "status": "resolved"}]}, 404, "nothing of this id"),
     ],
 )  # fmt: skip

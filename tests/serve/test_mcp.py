@@ -22,6 +22,7 @@ from fsm_agent.serve.mcp import TASKS, AgentServer
 from fsm_agent.sessions.store import Store
 from fsm_agent.testing import ScriptedModel, call, text, tools
 from fsm_agent.toolsets.memory import SkillShelf
+from tests.helpers.waiting import until_so
 from tests.serve.conftest import SETTINGS
 
 ERAS = ("legacy", "auto")
@@ -227,9 +228,7 @@ async def test_a_client_that_cannot_be_asked_is_refused_with_the_reason(store: S
         assert waits.is_error
         assert "waits for approval of pay (p-" in words(waits)
         ended = "SELECT outcome FROM turns WHERE id LIKE 'tool-%' AND ended IS NOT NULL"
-        while not (rows := store.database.select(ended)):  # nothing of it runs later
-            await asyncio.sleep(0.01)
-        assert rows == [("completed",)]
+        await until_so(lambda: store.database.select(ended) == [("completed",)], "the end of it")
     assert not PAID
 
 
@@ -295,9 +294,7 @@ async def test_a_call_that_the_client_gives_up_ends_its_turn(store: Store) -> No
             async with asyncio.timeout(0.2):
                 await client.call_tool("wait", call)
         ended = "SELECT outcome FROM turns WHERE ended IS NOT NULL"
-        while not (rows := store.database.select(ended)):
-            await asyncio.sleep(0.01)
-    assert rows == [("interrupted",)]
+        await until_so(lambda: store.database.select(ended) == [("interrupted",)], "its end")
 
 
 @pytest.mark.parametrize("era", ERAS)

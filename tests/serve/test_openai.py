@@ -14,7 +14,6 @@ import openai
 import pytest
 from openai import AsyncOpenAI, NotFoundError
 from openai.types.responses import Response
-from pydantic import BaseModel
 
 from fsm_agent import Agent, tool
 from fsm_agent.dispatch.service import SessionService
@@ -24,37 +23,19 @@ from fsm_agent.sessions.store.kept_values import KeptValues
 from fsm_agent.sessions.store.retention import remove
 from fsm_agent.testing import ScriptedModel, call, silence, status, text, tools
 from tests.serve.conftest import SETTINGS, TOKEN, WebClient
+from tests.serve.openai_app import OSLO, City, add, pay
 
 MODEL = "agent"
 Talking = Callable[..., AbstractAsyncContextManager[AsyncOpenAI]]
 
 
-class City(BaseModel):
-    """What a typed answer is."""
-
-    name: str
-    people: int
-
-
-CITY = '{"name": "Oslo", "people": 700000}'
-
-
-@tool
-def add(a: int, b: int) -> int:
-    """Add two numbers."""
-    return a + b
+CITY = OSLO.model_dump_json()
 
 
 @tool
 def fail() -> str:
     """Fail."""
     raise ValueError("no luck")
-
-
-@tool(approval="ask")
-def pay(invoice: int) -> str:
-    """Pay an invoice."""
-    return f"paid {invoice}"
 
 
 ADDS = (tools(call("add", {"a": 1, "b": 2}), text="Let me add."), text("It is 3."))
@@ -83,6 +64,14 @@ def talking(store: Store, web: WebClient) -> Talking:
             yield client
 
     return made
+
+
+def user(words: str) -> list[Any]:
+    return [{"role": "user", "content": words}]
+
+
+def answered(request: str, approve: bool = True) -> Any:
+    return [{"type": "mcp_approval_response", "approval_request_id": request, "approve": approve}]
 
 
 def kinds(response: Response) -> list[str]:
@@ -169,7 +158,7 @@ async def test_events_of_the_engine_are_sent_to_a_client_that_asks_for_them(talk
         stream = await client.responses.create(model=MODEL, input="1+2", stream=True, extra_headers=asked)
         told: list[Any] = [event async for event in stream]
         chat = await client.chat.completions.create(
-            model=MODEL, messages=[{"role": "user", "content": "1+2"}], stream=True, extra_headers=asked
+            model=MODEL, messages=user("1+2"), stream=True, extra_headers=asked
         )
         chunks = [chunk async for chunk in chat]
     moves = [e.data["dest"] for e in told if e.type == "fsm_agent.transition"]
@@ -198,7 +187,7 @@ async def test_a_typed_answer_is_parsed_and_shown_once_it_fits(talking: Talking)
             streamed = await stream.get_final_response()
         whole = await client.responses.parse(model=MODEL, input="?", text_format=City)
     assert json.loads("".join(deltas)) == json.loads(CITY)
-    assert streamed.output_parsed == whole.output_parsed == City(name="Oslo", people=700_000)
+    assert streamed.output_parsed == whole.output_parsed == OSLO
     assert streamed.text is not None
     assert streamed.text.format is not None
     assert streamed.text.format.type == "json_schema"
@@ -279,8 +268,9 @@ async def test_an_approval_is_answered_by_the_words_of_the_wire(talking: Talking
         assert again.to_dict() == waits.to_dict()
         with pytest.raises(openai.BadRequestError, match=f"waits for {asked.id}"):
             await client.responses.create(model=MODEL, input="Well?", previous_response_id=waits.id)
-        answer: Any = [{"type": "mcp_approval_response", "approval_request_id": asked.id, "approve": True}]
-        done = await client.responses.create(model=MODEL, input=answer, previous_response_id=waits.id)
+        done = await client.responses.create(
+            model=MODEL, input=answered(asked.id), previous_response_id=waits.id
+        )
     assert (done.id, done.status) == (waits.id, "completed")
     assert kinds(done) == ["message", "mcp_approval_request", "mcp_call", "message"]
     assert done.output[2].output == "paid 7"  # type: ignore[union-attr]
@@ -293,9 +283,7 @@ async def test_a_suspended_response_is_continued_in_a_stream(talking: Talking) -
         told = [event async for event in stream]
         waits = told[-1].response  # type: ignore[union-attr]
         assert told[-1].type == "response.incomplete"
-        answer: Any = [
-            {"type": "mcp_approval_response", "approval_request_id": waits.output[-1].id, "approve": False}
-        ]
+        answer = answered(waits.output[-1].id, approve=False)
         async with client.responses.stream(model=MODEL, input=answer, previous_response_id=waits.id) as rest:
             final = await rest.get_final_response()
     assert kinds(final) == ["message", "mcp_approval_request", "message"]
@@ -305,7 +293,7 @@ async def test_a_response_that_was_given_up_for_another_message_is_canceled(talk
     async with talking(PAYS[0], text("Something else.")) as client:
         waits = await client.responses.create(model=MODEL, input="Pay 7.")
         other = await client.chat.completions.create(
-            model=MODEL, messages=[{"role": "user", "content": "Something else?"}],
+            model=MODEL, messages=user("Something else?"),
             extra_headers={"x-fsm-agent-session": waits.fsm_agent["session"]},  # type: ignore[attr-defined]
         )  # fmt: skip
         assert other.choices[0].message.content == "Something else."
@@ -356,9 +344,7 @@ async def test_a_request_that_is_sent_again_with_its_idempotency_key_begins_noth
 
 async def test_a_completion_is_the_answer_of_a_turn(talking: Talking) -> None:
     async with talking(*ADDS) as client:
-        raw = await client.chat.completions.with_raw_response.create(
-            model=MODEL, messages=[{"role": "user", "content": "1+2"}]
-        )
+        raw = await client.chat.completions.with_raw_response.create(model=MODEL, messages=user("1+2"))
     completion = raw.parse()
     assert completion.choices[0].message.content == "It is 3."
     assert completion.choices[0].message.tool_calls is None
@@ -372,7 +358,7 @@ async def test_a_completion_is_the_answer_of_a_turn(talking: Talking) -> None:
 async def test_a_stream_of_chunks_says_all_words_and_the_usage(talking: Talking) -> None:
     async with talking(*ADDS) as client:
         stream = await client.chat.completions.create(
-            model=MODEL, messages=[{"role": "user", "content": "1+2"}], stream=True,
+            model=MODEL, messages=user("1+2"), stream=True,
             stream_options={"include_usage": True},
         )  # fmt: skip
         chunks = [chunk async for chunk in stream]
@@ -394,7 +380,7 @@ async def test_messages_are_the_history(talking: Talking, store: Store) -> None:
         raw = await client.chat.completions.with_raw_response.create(model=MODEL, messages=messages)
         session = raw.headers["x-fsm-agent-session"]
         await client.chat.completions.create(
-            model=MODEL, messages=[{"role": "user", "content": "And now?"}],
+            model=MODEL, messages=user("And now?"),
             extra_headers={"x-fsm-agent-session": session},
         )  # fmt: skip
     said = [row.text for row in store.newest(session).rows]
@@ -402,34 +388,31 @@ async def test_messages_are_the_history(talking: Talking, store: Store) -> None:
 
 
 async def test_a_typed_completion_is_parsed(talking: Talking) -> None:
-    messages: Any = [{"role": "user", "content": "?"}]
     async with talking(text(CITY), text("no JSON"), text(CITY)) as client:
-        whole = await client.chat.completions.parse(model=MODEL, messages=messages, response_format=City)
+        whole = await client.chat.completions.parse(model=MODEL, messages=user("?"), response_format=City)
         async with client.chat.completions.stream(
-            model=MODEL, messages=messages, response_format=City
+            model=MODEL, messages=user("?"), response_format=City
         ) as stream:
             streamed = await stream.get_final_completion()
     assert whole.choices[0].message.parsed == streamed.choices[0].message.parsed
-    assert whole.choices[0].message.parsed == City(name="Oslo", people=700_000)
+    assert whole.choices[0].message.parsed == OSLO
 
 
 async def test_a_completion_that_waits_says_so_in_words(talking: Talking) -> None:
     async with talking(*PAYS) as client:
-        raw = await client.chat.completions.with_raw_response.create(
-            model=MODEL, messages=[{"role": "user", "content": "Pay 7."}]
-        )
+        raw = await client.chat.completions.with_raw_response.create(model=MODEL, messages=user("Pay 7."))
         waits = raw.parse()
         turn, pending = raw.headers["x-fsm-agent-turn"], waits.fsm_agent["pending"][0]["id"]  # type: ignore[attr-defined]
         assert waits.choices[0].finish_reason == "length"
         assert waits.choices[0].message.content == f"[The turn waits for approval of pay ({pending}).]"
         assert raw.headers["x-fsm-agent-outcome"] == "suspended"
-        answer: Any = [{"type": "mcp_approval_response", "approval_request_id": pending, "approve": True}]
+        answer = answered(pending)
         done = await client.responses.create(model=MODEL, input=answer, previous_response_id=f"resp_{turn}")
     assert done.output_text.endswith("It is paid.")
 
 
 async def test_a_completion_of_a_turn_that_failed_is_an_error_that_is_not_retried(talking: Talking) -> None:
-    messages: Any = [{"role": "user", "content": "hi"}]
+    messages: Any = user("hi")
     async with talking(status(401, "no key"), status(401, "no key")) as client:
         with pytest.raises(openai.InternalServerError) as failed:
             await client.chat.completions.create(model=MODEL, messages=messages)
@@ -451,7 +434,7 @@ async def test_the_models_are_the_agent(talking: Talking) -> None:
             await client.models.retrieve("gpt-9")
 
 
-MESSAGES = [{"role": "user", "content": "hi"}]
+MESSAGES = user("hi")
 FUNCTION = {"type": "function", "name": "f", "parameters": {}}
 DEEP = reduce(lambda inner, _: {"type": "array", "items": inner}, range(180), {"type": "string"})
 REFUSED = [
@@ -464,30 +447,22 @@ REFUSED = [
     ("responses", {"model": MODEL, "input": "hi", "previous_response_id": "no"}, 404, "not_found", "no such response"),
     ("responses", {"model": MODEL, "input": "hi", "wat": 1}, 400, "unknown_parameter", "'wat'"),
     ("responses", {"model": MODEL, "input": "hi", "stream": "yes"}, 400, "invalid_type", "true or false"),
-    (
-        "responses",
-        {"model": MODEL, "input": "hi", "text": {"format": {"type": "json_schema", "name": "x", "schema": {"type": 3}}}},
-        400, "invalid_json_schema", "not a JSON schema",
-    ),
-    (
-        "responses",
-        {"model": MODEL, "input": [{"role": "user", "content": [{"type": "input_image", "image_url": "file:///etc/passwd"}]}]},
-        400, "invalid_value", "image",
-    ),
+    ("responses",
+     {"model": MODEL, "input": "hi", "text": {"format": {"type": "json_schema", "name": "x", "schema": {"type": 3}}}},
+     400, "invalid_json_schema", "not a JSON schema"),
+    ("responses",
+     {"model": MODEL, "input": [{"role": "user", "content": [{"type": "input_image", "image_url": "file:///etc/passwd"}]}]},
+     400, "invalid_value", "image"),
     ("chat/completions", {"model": MODEL, "messages": []}, 400, "invalid_type", "not a list of messages"),
     ("chat/completions", {"model": MODEL, "messages": [{"role": "assistant", "tool_calls": 3}, *MESSAGES]}, 400, "bad_request", "a list of calls"),
     ("chat/completions", {"model": MODEL, "messages": [{"role": "assistant", "tool_calls": [{}]}, *MESSAGES]}, 400, "bad_request", "not a tool call"),
     ("chat/completions", {"model": MODEL, "messages": MESSAGES, "n": 2}, 400, "unsupported_parameter", "allowed: 1"),
     ("chat/completions", {"model": MODEL, "messages": MESSAGES, "n": True}, 400, "unsupported_parameter", "allowed: 1"),
-    (
-        "chat/completions", {"model": MODEL, "messages": MESSAGES, "stream_options": {"include_usage": "no"}},
-        400, "invalid_type", "include_usage is not true or false",
-    ),
-    (
-        "responses",
-        {"model": MODEL, "input": "hi", "text": {"format": {"type": "json_schema", "name": "x", "schema": DEEP}}},
-        400, "invalid_json_schema", "nested too deeply",
-    ),
+    ("chat/completions", {"model": MODEL, "messages": MESSAGES, "stream_options": {"include_usage": "no"}},
+     400, "invalid_type", "include_usage is not true or false"),
+    ("responses",
+     {"model": MODEL, "input": "hi", "text": {"format": {"type": "json_schema", "name": "x", "schema": DEEP}}},
+     400, "invalid_json_schema", "nested too deeply"),
     ("chat/completions", {"model": MODEL, "messages": MESSAGES, "stop": ["x"]}, 400, "unsupported_parameter", "stop"),
     ("chat/completions", {"model": MODEL, "messages": [{"role": "wizard"}]}, 400, "invalid_value", "allowed: system"),
     ("chat/completions", {"model": MODEL, "messages": MESSAGES, "tools": [FUNCTION]}, 400, "unsupported_parameter", "its own tools"),
@@ -519,7 +494,7 @@ async def test_a_session_that_is_none_is_named_in_the_refusal(talking: Talking) 
     async with talking(text("hello")) as client:
         with pytest.raises(openai.BadRequestError, match="no id of a session: 'a b'"):
             await client.chat.completions.create(
-                model=MODEL, messages=[{"role": "user", "content": "hi"}],
+                model=MODEL, messages=user("hi"),
                 extra_headers={"x-fsm-agent-session": "a b"},
             )  # fmt: skip
 
@@ -560,9 +535,7 @@ async def test_a_wrong_key_a_missing_scope_and_another_key_are_refused(
         with pytest.raises(openai.NotFoundError):
             await client.responses.retrieve(mine.id)
         waits = await client.responses.create(model=MODEL, input="Pay 7.")
-        answer: Any = [
-            {"type": "mcp_approval_response", "approval_request_id": waits.output[-1].id, "approve": True}
-        ]
+        answer = answered(waits.output[-1].id)
         with pytest.raises(openai.PermissionDeniedError, match="scope approve"):
             await client.responses.create(model=MODEL, input=answer, previous_response_id=waits.id)
         assert (await client.responses.retrieve(waits.id)).status == "incomplete"

@@ -12,27 +12,17 @@ from typing import Any
 
 import openai
 import pytest
-from pydantic import BaseModel
 
 from tests.helpers.page_blocks import PageBlocks
 from tests.helpers.waiting import until
 from tests.peers.environment import PeerUnavailable, peer_package, peer_python
+from tests.serve.openai_app import OSLO, City
 from tests.serve.processes import ServerProcess
 
 pytestmark = pytest.mark.slow
 SDK, LLM = ("openai", "7.57.0"), ("llm", "0.36")
 APP = "tests.serve.openai_app:make_agent"
 WORDS = "Let me add.\n\nIt is 3."
-
-
-class City(BaseModel):
-    """What a typed answer is."""
-
-    name: str
-    people: int
-
-
-OSLO = City(name="Oslo", people=700_000)
 
 
 @pytest.fixture(scope="module")
@@ -56,26 +46,6 @@ def or_skip(installed: Callable[[], Path]) -> Path:
 
 
 # The SDK for Python
-
-
-def test_the_python_sdk_speaks_both_wires(client: openai.OpenAI) -> None:
-    assert [one.id for one in client.models.list()] == ["agent"]
-    whole = client.responses.create(model="agent", input="1+2")
-    assert (whole.output_text, whole.status) == (WORDS, "completed")
-    with client.responses.stream(model="agent", input="1+2") as stream:
-        deltas = "".join(event.delta for event in stream if event.type == "response.output_text.delta")
-        assert stream.get_final_response().output_text == deltas == WORDS
-    assert client.responses.parse(model="agent", input="a city", text_format=City).output_parsed == OSLO
-    after = client.responses.create(model="agent", input="and?", previous_response_id=whole.id)
-    assert after.output_text == "message 2"
-    messages: Any = [{"role": "user", "content": "1+2"}]
-    completion = client.chat.completions.create(model="agent", messages=messages)
-    assert completion.choices[0].message.content == "It is 3."
-    chunks = client.chat.completions.create(model="agent", messages=messages, stream=True)
-    assert "".join(chunk.choices[0].delta.content or "" for chunk in chunks) == WORDS
-    messages = [{"role": "user", "content": "a city"}]
-    parsed = client.chat.completions.parse(model="agent", messages=messages, response_format=City)
-    assert parsed.choices[0].message.parsed == OSLO
 
 
 def test_a_stream_that_is_dropped_is_taken_up_behind_the_last_event(client: openai.OpenAI) -> None:

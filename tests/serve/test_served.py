@@ -19,7 +19,7 @@ from tests.dispatch.app import lines
 from tests.dispatch.crew import WorkerProcess
 from tests.helpers.command_line import Cli
 from tests.helpers.postgres_server import address, programs, running
-from tests.helpers.waiting import until
+from tests.helpers.waiting import until, until_so
 from tests.serve.processes import ServerProcess, key_of, servers, text_of, told
 
 pytestmark = pytest.mark.slow
@@ -81,8 +81,7 @@ async def test_a_server_is_killed_while_a_tool_runs(tmp_path: Path, home: Path) 
                 got: list[dict[str, Any]] = []
                 while not any(one["event"] == "tool_start" for one in got):
                     got += await told(client, turn, got[-1]["id"] if got else "", most=1)
-                while not lines(tmp_path, "puts"):
-                    await asyncio.sleep(0.01)
+                await until_so(lambda: bool(lines(tmp_path, "puts")), "the tool")
             server.kill()
         with ServerProcess(tmp_path, home, *options, **slow_tool) as server:
             async with server.client(key) as client:

@@ -482,13 +482,13 @@ from pathlib import Path
 from fsm_agent import Agent
 from fsm_agent.testing import ScriptedModel, repeat, text
 
-def agent(name):
+def made(name):
     return Agent(ScriptedModel([repeat(text(name))]), toolsets=[], home=Path(sys.argv[1]) / name)
 
-used, unused = agent("used"), agent("unused")
+used, unused = made("used"), made("unused")
 print(used.chat("before"), flush=True)
 if os.fork() == 0:
-    for one in (unused, used, agent("used")):
+    for one in (unused, used, made("used")):
         try:
             print(one.chat("in the child"), flush=True)
         except Exception as error:

@@ -199,7 +199,7 @@ async def test_who_lost_a_turn_is_not_heard_and_suspends_nothing(home: Path) -> 
     said = (turn.id, "pause", "{}", 0.0)
     insert = "INSERT INTO controls (turn, command, body, at) VALUES (?, ?, ?, ?)"
     await other.write(lambda c: c.execute(insert, said) and None)
-    store.pause_points._look()
+    store.pause_points.look()
     assert other.database.select("SELECT taken FROM controls") == [(None,)]
     with pytest.raises(OwnershipLost):
         await store.suspend(store.fences.get(turn.id))

@@ -74,7 +74,7 @@ def cut(url: str, role: str) -> None:
         )
 
 
-def agent(url: str | None, home: Path, script: list[Any], **more: Any) -> Agent:
+def agent_on(url: str | None, home: Path, script: list[Any], **more: Any) -> Agent:
     store = Store(home, database_url=url)
     given = {"tools": [], "toolsets": [], "clock": FakeClock(), "store": store, **more}
     return Agent(ScriptedModel(script), home=home, **given)
@@ -186,7 +186,7 @@ def test_a_server_that_restarts_in_mid_turn_costs_time_alone(tmp_path: Path) -> 
             return "restarted"
 
         script = [tools(call("restart", {"name": "x"})), text("all is well")]
-        one = agent(server.new_schema("here"), tmp_path, script, tools=[restart])
+        one = agent_on(server.new_schema("here"), tmp_path, script, tools=[restart])
         result = one.run_conversation("go")
         assert result.final_response == "all is well"
         assert result.stored
@@ -214,7 +214,7 @@ def test_a_server_that_is_gone_stops_the_turn_before_anything_unsafe(tmp_path: P
             return "done"
 
         script = [tools(call("stop", {"name": "x"})), tools(call("act", {"name": "y"})), text("well")]
-        one = agent(server.new_schema("here"), tmp_path, script, tools=[stop, act])
+        one = agent_on(server.new_schema("here"), tmp_path, script, tools=[stop, act])
         one.store.database.patience = 0.5  # type: ignore[attr-defined]
         with pytest.raises(StoreError, match="is the server running"):
             one.run_conversation("go")
@@ -235,12 +235,12 @@ def test_many_open_an_empty_database_at_once(url: str) -> None:
 
 
 OWNER = """
-import sys, time
+import signal, sys
 from pathlib import Path
 from fsm_agent.sessions.store import Store
 store = Store(Path(sys.argv[1]), database_url=sys.argv[2])
 print(store.owners.me, flush=True)
-time.sleep(600)
+signal.pause()
 """
 
 
@@ -361,7 +361,7 @@ def test_what_comes_is_heard_of_without_looking(url: str, tmp_path: Path) -> Non
 
 
 def test_rows_whose_numbers_come_out_of_order_are_found(url: str, tmp_path: Path) -> None:
-    one = agent(url, tmp_path, [text("a walrus"), text("a seal")])
+    one = agent_on(url, tmp_path, [text("a walrus"), text("a seal")])
     one.chat("hello")
     database = one.store.database
     body = """'{"role":"user","content":"penguin"}'"""
@@ -405,7 +405,7 @@ def test_texts_hold_what_a_file_holds(url: str, tmp_path: Path) -> None:
     for place, database_url in (("a", None), ("b", url)):
         store = Store(tmp_path / place, database_url=database_url)
         script = [tools(call("no\0such", {"x": odd})), text(odd)]
-        one = agent(None, store.home, script, store=store)
+        one = agent_on(None, store.home, script, store=store)
         one.run_conversation(f"say {odd}")
         again = Store(store.home, database_url=database_url)
         kept.append([row.to_dict() for row in again.session(one.session_id).rows])
@@ -418,7 +418,7 @@ def test_texts_hold_what_a_file_holds(url: str, tmp_path: Path) -> None:
 def test_a_store_is_copied_there_and_back_and_is_the_same(
     server: PostgresServer, url: str, tmp_path: Path
 ) -> None:
-    one = agent(None, tmp_path / "a", [text("first \0"), text("second")])
+    one = agent_on(None, tmp_path / "a", [text("first \0"), text("second")])
     one.chat("hello")
     one.chat("again")
     file, session = one.store, one.session_id
@@ -429,7 +429,7 @@ def test_a_store_is_copied_there_and_back_and_is_the_same(
     assert list(export_session(there.database, session, raw=True)) == before
     with pytest.raises(ConfigError, match="into an empty one only"):
         copy_store(file, there.database)
-    more = agent(url, tmp_path / "b", [text("third")], store=there, session_id=session)
+    more = agent_on(url, tmp_path / "b", [text("third")], store=there, session_id=session)
     more.chat("continue there")  # numbers are counted on
     back = Store(tmp_path / "c")
     assert copy_store(there, back.database).rows["turns"] == 3
@@ -446,7 +446,7 @@ def test_the_page_moves_the_sessions_of_a_home_and_the_command_line_works_on_the
     page = (Path(__file__).parents[2] / "docs/postgresql.md").read_text()
     (command,) = re.findall(r"\$ fsm-agent (sessions copy .*?) +#.*", page.partition("## Rights")[0])
     home = tmp_path / "existing"
-    one = agent(None, home, [text("a walrus")])
+    one = agent_on(None, home, [text("a walrus")])
     one.chat("hello")
     one.close()
     monkeypatch.setenv("FSM_AGENT_STORE__DATABASE_URL", url)
@@ -473,7 +473,7 @@ def test_the_page_moves_the_sessions_of_a_home_and_the_command_line_works_on_the
 
 
 def test_a_copy_of_which_something_is_lost_is_not_made(url: str, tmp_path: Path) -> None:
-    one = agent(None, tmp_path / "a", [text("first")])
+    one = agent_on(None, tmp_path / "a", [text("first")])
     one.chat("hello")
     there = PostgresDatabase(url)
     rule = "CREATE RULE lost AS ON INSERT TO messages WHERE new.number = 2 DO INSTEAD NOTHING"
@@ -488,7 +488,7 @@ def test_an_older_database_is_upgraded_in_place(url: str, tmp_path: Path) -> Non
     class Newer(PostgresDatabase):
         versions = (*VERSIONS, ("ALTER TABLE sessions ADD COLUMN mood TEXT NOT NULL DEFAULT 'good'",))
 
-    agent(url, tmp_path, [text("one")]).chat("first")
+    agent_on(url, tmp_path, [text("one")]).chat("first")
     upgraded = Newer(url)
     assert upgraded.select("SELECT mood FROM sessions") == [("good",)]
     upgraded.close()

@@ -63,7 +63,7 @@ class World:
 
         self.tools = [drop, order, rest, look]
 
-    def agent(self, script: Iterable[Any] = (), **options: Any) -> Agent:
+    def process(self, script: Iterable[Any] = (), **options: Any) -> Agent:
         given = {
             "tools": self.tools, "toolsets": ["clarify"], "session_id": "s", "clock": FakeClock(),
             "settings": SUSPEND, "store": Store(self.home), **self.options, **options,
@@ -72,7 +72,7 @@ class World:
 
     def suspended(self, *calls: Any, **options: Any) -> Pending:
         """A turn that makes these calls, and what it waits for first."""
-        [item] = suspends(lambda: self.agent([tools(*calls)], **options).chat("please")).pending
+        [item] = suspends(lambda: self.process([tools(*calls)], **options).chat("please")).pending
         return item
 
 
@@ -101,28 +101,28 @@ def test_a_call_is_approved_from_another_process(world: World) -> None:
     assert (name, data["turn_id"]) == ("turn:suspended", item.turn)
     assert [one["id"] for one in data["pending"]] == [item.id]
     json.dumps(data)
-    other = world.agent([text("done")])
+    other = world.process([text("done")])
     assert [(one.kind, one.tool, one.session) for one in other.pending()] == [("approval", "drop", "s")]
     assert "drop wants to run" in item.asked
     assert "users" in item.asked
     assert item.choices == ("once", "session", "always", "deny", "never")
     assert other.answer(item.id[:5], "once", by="Ann").answered_by == "Ann"
     with pytest.raises(ConfigError, match=r"p-\w+ was answered already; given: yes \(once\), by Ann at \d"):
-        world.agent().answer(item.id, "deny", by="Bob")
+        world.process().answer(item.id, "deny", by="Bob")
     assert other.pending() == []
     result = other.resume(item.turn).run()
     assert (result.final_response, told(result), world.done) == ("done", ["users is gone"], ["dropped users"])
 
 
 def test_stepping_shows_the_pending_question_and_continues_elsewhere(world: World) -> None:
-    turn = world.agent([tools(DROP)]).start("please")
+    turn = world.process([tools(DROP)]).start("please")
     steps = list(asyncio.run(moves(turn)))
     assert (steps[-1].dest, turn.result) == ("ExecuteTools", None)
     assert turn.suspended is not None
     [item] = turn.suspended
     assert asyncio.run(moves(turn)) == []
     suspends(turn.run, match=rf"{turn.id} is suspended, it waits for {item.id} \(approval of drop\)")
-    other = world.agent([text("done")])  # the first process lives still
+    other = world.process([text("done")])  # the first process lives still
     other.answer(item.id, "once")
     assert other.resume(turn.id).run().completed
 
@@ -134,7 +134,7 @@ async def moves(turn: Any) -> list[Any]:
 def test_a_question_is_answered_by_a_number_or_in_words(world: World) -> None:
     item = world.suspended(call("clarify", {"question": "Which?", "choices": ["red", "blue"]}))
     assert (item.kind, item.asked, item.choices) == ("question", "Which?", ("red", "blue"))
-    other = world.agent([text("done")])
+    other = world.process([text("done")])
     other.answer(item.id, "2")
     [said] = told(other.resume("s").run())
     assert json.loads(said) == {"question": "Which?", "choices": ["red", "blue"], "answer": "blue"}
@@ -143,8 +143,8 @@ def test_a_question_is_answered_by_a_number_or_in_words(world: World) -> None:
 def test_a_result_is_given_in_later_and_the_tool_is_called_once(world: World) -> None:
     item = world.suspended(CHAIRS)
     assert (item.kind, item.asked) == ("result", "the warehouse, chairs")
-    suspends(world.agent().resume("s").run, match=item.id)
-    other = world.agent([text("done")])
+    suspends(world.process().resume("s").run, match=item.id)
+    other = world.process([text("done")])
     other.answer(item.id, {"delivered": 4})
     result = other.resume("s").run()
     assert (told(result), world.done) == (['{"delivered": 4}'], ["ordered chairs"])
@@ -155,12 +155,12 @@ def test_a_turn_rests_until_its_time(world: World) -> None:
     due = clock.now() + 3600
     item = world.suspended(call("rest", {"until": due}), clock=clock)
     assert (item.kind, item.due) == ("timer", due)
-    suspends(world.agent(clock=clock).resume("s").run)
+    suspends(world.process(clock=clock).resume("s").run)
     clock.advance(3601)
-    result = world.agent([text("done")], clock=clock).resume("s").run()
+    result = world.process([text("done")], clock=clock).resume("s").run()
     assert told(result) == ["the morning has come"]
     assert len(world.done) == 1
-    at_once = world.agent([tools(call("rest", {"until": 1.0})), text("done")])
+    at_once = world.process([tools(call("rest", {"until": 1.0})), text("done")])
     assert len(told(at_once.run_conversation("please"))) == 2, "what has come is not waited for"
 
 
@@ -175,9 +175,9 @@ def test_calls_that_run_together_are_waited_for_together(world: World) -> None:
 
     world.tools.append(parcel)
     sends = tools(*(call("parcel", {"number": n}, f"c{n}") for n in (1, 2, 3)))
-    waits = suspends(lambda: world.agent([sends]).chat("please"))
+    waits = suspends(lambda: world.process([sends]).chat("please"))
     first, last = sorted(waits.pending, key=lambda one: one.asked)
-    other = world.agent([text("done")])
+    other = world.process([text("done")])
     other.answer(first.id, "one")
     suspends(other.resume("s").run, match=last.id)
     other.answer(last.id, "three")
@@ -188,7 +188,7 @@ def test_calls_that_run_together_are_waited_for_together(world: World) -> None:
 @pytest.mark.parametrize("scope", ["session", "always"])
 def test_an_answer_may_be_remembered_for_calls_like_it(world: World, scope: str) -> None:
     item = world.suspended(DROP)
-    other = world.agent([tools(call("drop", {"table": "items"})), text("done")])
+    other = world.process([tools(call("drop", {"table": "items"})), text("done")])
     other.answer(item.id, scope, pattern="drop")
     assert told(other.resume("s").run()) == ["users is gone", "items is gone"]
 
@@ -198,8 +198,8 @@ def test_an_answer_counts_only_for_what_was_asked(world: World, tmp_path: Path) 
     item = world.suspended(DROP)
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
-    world.agent().answer(item.id, "once")
-    waits = suspends(world.agent(workdir=elsewhere).resume("s").run)
+    world.process().answer(item.id, "once")
+    waits = suspends(world.process(workdir=elsewhere).resume("s").run)
     assert item.id not in [one.id for one in waits.pending]
     assert world.done == []
 
@@ -211,7 +211,7 @@ def test_the_model_learns_of_a_denial_and_new_denials_stay(
     world: World, answer: Any, deny: list[str], says: str
 ) -> None:
     item = world.suspended(DROP)
-    other = world.agent([text("well")], settings={"approval": {**SUSPEND["approval"], "deny": deny}})
+    other = world.process([text("well")], settings={"approval": {**SUSPEND["approval"], "deny": deny}})
     other.answer(item.id, answer)
     [said] = told(other.resume("s").run())
     assert said.startswith(f"denied: {says}")
@@ -229,34 +229,34 @@ def test_a_present_person_is_asked_in_time_and_again(world: World) -> None:
 
     item = world.suspended(DROP, callbacks={"approval": person}, clock=None)
     late.set()
-    result = world.agent([text("done")], callbacks={"approval": person}).resume("s").run()
+    result = world.process([text("done")], callbacks={"approval": person}).resume("s").run()
     assert (told(result), len(asked)) == (["users is gone"], 2)
     with pytest.raises(ConfigError, match="was answered already; given: yes"):
-        world.agent().answer(item.id, "deny")
+        world.process().answer(item.id, "deny")
 
 
 def test_of_a_person_here_and_one_elsewhere_the_first_decides(world: World) -> None:
     item = world.suspended(DROP, ASK)
 
     def slow(request: Any) -> str:
-        world.agent().answer(item.id, "deny", by="Ann")
+        world.process().answer(item.id, "deny", by="Ann")
         return "once"
 
     def slower(question: str) -> str:
-        [other] = world.agent().pending()
-        world.agent().answer(other.id, "red", by="Ann")
+        [other] = world.process().pending()
+        world.process().answer(other.id, "red", by="Ann")
         return "blue"
 
     patient: dict[str, Any] = {"settings": {"approval": {"unanswered": "suspend"}}, "clock": None}
-    suspends(world.agent(callbacks={"approval": slow}, **patient).resume("s").run)
-    result = world.agent([text("done")], callbacks={"clarify": slower}, **patient).resume("s").run()
+    suspends(world.process(callbacks={"approval": slow}, **patient).resume("s").run)
+    result = world.process([text("done")], callbacks={"clarify": slower}, **patient).resume("s").run()
     assert told(result)[0].startswith("denied: the user said no")
     assert json.loads(told(result)[1])["answer"] == "red"
 
 
 def test_of_many_answers_at_once_one_counts(world: World) -> None:
     item = world.suspended(ASK)
-    agents, said = [world.agent() for _ in range(4)], list[str]()
+    agents, said = [world.process() for _ in range(4)], list[str]()
     begin = threading.Barrier(4)
 
     def answers(number: int) -> None:
@@ -267,25 +267,25 @@ def test_of_many_answers_at_once_one_counts(world: World) -> None:
     with ThreadPoolExecutor(4) as pool:
         list(pool.map(answers, range(4)))
     assert len(said) == 1
-    assert json.loads(told(world.agent([text("done")]).resume("s").run())[0])["answer"] == said[0]
+    assert json.loads(told(world.process([text("done")]).resume("s").run())[0])["answer"] == said[0]
 
 
 def test_saying_something_else_gives_the_question_up(world: World) -> None:
     item = world.suspended(DROP)
-    other = world.agent([text("done")])
+    other = world.process([text("done")])
     assert other.chat("never mind") == "done"
     assert other.pending() == []
     with pytest.raises(ConfigError, match=r"p-.* is no longer awaited: its turn has moved on, or has"):
         other.answer(item.id, "once")
     assert world.done == []
     world.suspended(CHAIRS)
-    result = world.agent([text("done")]).run_conversation("never mind")
+    result = world.process([text("done")]).run_conversation("never mind")
     assert told(result)[-1] == "no result: it was to come later, and the conversation went on without it"
 
 
 def test_undo_takes_a_suspended_turn_back(world: World) -> None:
     world.suspended(CHAIRS)
-    other = world.agent()
+    other = world.process()
     other.undo()
     assert other.pending() == []
     with pytest.raises(ConfigError, match="nothing to resume"):
@@ -294,7 +294,7 @@ def test_undo_takes_a_suspended_turn_back(world: World) -> None:
 
 def test_a_fork_waits_for_nothing_of_the_other_turn(world: World) -> None:
     item = world.suspended(DROP)
-    other = world.agent()
+    other = world.process()
     other.answer(item.id, "once")
     waits = suspends(other.fork(item.turn, item.seq).run)
     assert item.id not in [one.id for one in waits.pending]
@@ -303,24 +303,24 @@ def test_a_fork_waits_for_nothing_of_the_other_turn(world: World) -> None:
 
 def test_what_an_imported_session_waits_for_is_asked_anew_by_this_home(world: World, tmp_path: Path) -> None:
     item = world.suspended(DROP, CHAIRS)
-    world.agent().answer(item.id, "once")
+    world.process().answer(item.id, "once")
     there = World(tmp_path / "there")
     import_lines(Store(there.home), list(export_session(Store(world.home).database, "s", raw=True)))
-    assert there.agent().pending() == []
+    assert there.process().pending() == []
     with pytest.raises(ConfigError, match="nothing of this id waits"):
-        there.agent().answer(item.id, "once")
-    assert [one.answered for one in suspends(there.agent().resume("s").run).pending] == [None]
+        there.process().answer(item.id, "once")
+    assert [one.answered for one in suspends(there.process().resume("s").run).pending] == [None]
     assert (world.done, there.done) == ([], [])
 
 
 def test_a_child_that_waits_lets_its_parent_wait(world: World) -> None:
     delegates = {"toolsets": ["delegate"], "settings": {**SUSPEND, "delegation": {"approvals": "ask"}}}
     asks = tools(call("delegate_task", {"tasks": [{"goal": "drop it"}, {"goal": "look"}]}))
-    waits = suspends(lambda: world.agent([asks, repeat(by_task)], **delegates).chat("please"))
+    waits = suspends(lambda: world.process([asks, repeat(by_task)], **delegates).chat("please"))
     [item] = waits.pending
     assert item.turn != waits.turn_id
     assert "drop it" in item.asked
-    other = world.agent([repeat(by_task)], **delegates)
+    other = world.process([repeat(by_task)], **delegates)
     other.answer(item.id, "once")
     result = other.resume(waits.turn_id).run()
     assert [one["summary"] for one in json.loads(told(result)[0])["results"]] == ["dropped", "looked"]
@@ -360,9 +360,9 @@ def test_what_is_no_answer_is_refused_in_a_line(world: World) -> None:
         item = world.suspended(made)
         for value, pattern, why in answers:
             with pytest.raises(ConfigError) as caught:
-                world.agent().answer(item.id, value, pattern=pattern)
+                world.process().answer(item.id, value, pattern=pattern)
             assert str(caught.value).startswith(why)
-        assert item.id in [one.id for one in world.agent().pending()]
+        assert item.id in [one.id for one in world.process().pending()]
 
 
 @pytest.mark.parametrize("at", [float("nan"), True, "soon", datetime(2030, 1, 1)])
@@ -373,11 +373,11 @@ def test_an_invalid_time_is_refused(at: Any) -> None:
 
 def test_an_agent_as_a_tool_waits_like_any_child(world: World) -> None:
     settings = {**SUSPEND, "delegation": {"approvals": "ask"}}
-    buyer = world.agent([tools(CHAIRS), text("bought")], name="buyer", store=None, settings=settings)
+    buyer = world.process([tools(CHAIRS), text("bought")], name="buyer", store=None, settings=settings)
     made: dict[str, Any] = {"tools": [buyer.as_tool()], "settings": settings}
     asks = tools(call("buyer", {"task": "buy chairs"}))
-    waits = suspends(lambda: world.agent([asks], **made).chat("please"))
-    other = world.agent([text("all done")], **made)
+    waits = suspends(lambda: world.process([asks], **made).chat("please"))
+    other = world.process([text("all done")], **made)
     other.answer(waits.pending[0].id, "four chairs")
     result = other.resume(waits.turn_id).run()
     assert (result.final_response, world.done) == ("all done", ["ordered chairs"])
@@ -389,7 +389,7 @@ def test_a_question_that_cannot_be_stored_is_denied(world: World, monkeypatch: p
         raise sqlite3.OperationalError("database or disk is full")
 
     monkeypatch.setattr("fsm_agent.sessions.store.journal.note_waits", lambda *given: full)
-    agent = world.agent([tools(DROP, call("look", {"at": "it"})), text("well")])
+    agent = world.process([tools(DROP, call("look", {"at": "it"})), text("well")])
     result = agent.run_conversation("please")
     words = "denied: no answer has come yet, and the question cannot be written down"
     assert told(result)[0].startswith(words)
@@ -405,7 +405,7 @@ for made in (lambda: drop(table="users"), lambda: order(what="chairs")):
     except ToolError as error:
         print(error)
 """
-    agent = world.agent(
+    agent = world.process(
         [tools(call("execute_code", {"code": code})), text("done")],
         toolsets=["code"], workdir=tmp_path, clock=None,
         settings={"approval": {**SUSPEND["approval"], "policy": {"execute_code": "allow"}}},
@@ -419,7 +419,7 @@ for made in (lambda: drop(table="users"), lambda: order(what="chairs")):
 
 def test_a_debugger_is_a_person_who_is_present(world: World) -> None:
     script = [tools(DROP), text("done")]
-    session = DebugSession(Store(world.home), lambda hint: world.agent(script, store=session.store))
+    session = DebugSession(Store(world.home), lambda hint: world.process(script, store=session.store))
     debugger = session.start("please")
     debugger.order("continue")
     until(lambda: debugger.status.held, "the question")

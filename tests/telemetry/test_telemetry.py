@@ -9,7 +9,6 @@ import logging
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +26,9 @@ from opentelemetry.semconv.schemas import Schemas
 
 from fsm_agent import Agent, Settings, tool
 from fsm_agent.cli.agent_options import telemetry_of
+from fsm_agent.composition.services import Services
 from fsm_agent.errors import ConfigError, OwnershipLost
+from fsm_agent.options import options_of
 from fsm_agent.sessions.store import Store
 from fsm_agent.sessions.store.fence import Fence
 from fsm_agent.sessions.store.journal.read import Turns
@@ -41,12 +42,6 @@ from tests.helpers.waiting import until
 
 KEY = "sk-proj-abcdefghijklmnop1234"
 WIRES = ("chat_completions", "codex_responses", "anthropic_messages")
-
-
-@pytest.fixture
-def seen() -> Iterator[Collected]:
-    with collected() as found:
-        yield found
 
 
 @tool(concurrency="parallel", effect="pure")
@@ -187,7 +182,8 @@ def test_what_belongs_to_no_turn_is_measured(seen: Collected, tmp_path: Path) ->
 
 def test_settings_switch_it_on_an_argument_decides(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def tracing(**options: Any) -> Any:
-        return Agent(ScriptedModel(), home=tmp_path, **options)._services.telemetry
+        given: Any = {"model": ScriptedModel(), "home": tmp_path, **options}
+        return Services(options_of(given), Agent.of).telemetry
 
     assert tracing() is None
     assert tracing(telemetry=True).contents is False

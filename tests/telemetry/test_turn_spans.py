@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
-from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +29,7 @@ from fsm_agent.testing import (
     tools,
 )
 from tests.helpers.collected import Collected, collected, id_of, told, trace_of
-from tests.helpers.harness import talk
+from tests.helpers.harness import MakeAgent, talk
 from tests.helpers.waiting import until_so
 
 WIRES = ("chat_completions", "codex_responses", "anthropic_messages")
@@ -42,14 +42,9 @@ def look(city: str) -> str:
 
 
 @pytest.fixture
-def seen() -> Iterator[Collected]:
-    with collected() as found:
-        yield found
-
-
-def agent(seen: Collected | None, *script: Any, **options: Any) -> Agent:
-    given = {"toolsets": [], "clock": FakeClock(), "telemetry": seen and seen.given, **options}
-    return Agent(ScriptedModel(script), **given)
+def traced(agent: MakeAgent, seen: Collected) -> MakeAgent:
+    """``agent`` whose agents tell ``seen``."""
+    return partial(agent, toolsets=[], telemetry=seen.given)
 
 
 def looks(*cities: str) -> Any:
@@ -57,8 +52,8 @@ def looks(*cities: str) -> Any:
 
 
 @pytest.mark.behaviour("OBS-01")
-def test_a_turn_is_a_tree_of_its_visits_and_what_they_asked_for(seen: Collected) -> None:
-    result = agent(seen, looks("Oslo", "Rome"), text("fine"), tools=[look], name="bot").run_conversation("go")
+def test_a_turn_is_a_tree_of_its_visits_and_what_they_asked_for(traced: MakeAgent, seen: Collected) -> None:
+    result = traced(looks("Oslo", "Rome"), text("fine"), tools=[look], name="bot").run_conversation("go")
     turn = seen.one("invoke_agent bot")
     assert turn.parent is None
     visits = [visit.state for visit in result.states]
@@ -88,8 +83,10 @@ def test_a_turn_is_a_tree_of_its_visits_and_what_they_asked_for(seen: Collected)
 
 
 @pytest.mark.behaviour("OBS-01")
-def test_a_visit_tells_its_row_the_guards_that_were_read_and_the_counters(seen: Collected) -> None:
-    agent(seen, status(500), text("fine")).run_conversation("go")
+def test_a_visit_tells_its_row_the_guards_that_were_read_and_the_counters(
+    traced: MakeAgent, seen: Collected
+) -> None:
+    traced(status(500), text("fine")).run_conversation("go")
     [recovery] = seen.named("state ClassifyError")
     row = {"fsm.row": "ClassifyError.server_error/1"}
     row |= {"fsm.state": "ClassifyError", "fsm.event": "server_error"}
@@ -101,8 +98,10 @@ def test_a_visit_tells_its_row_the_guards_that_were_read_and_the_counters(seen: 
     assert seen.total("fsm.retries") == 1
 
 
-def test_a_failed_request_is_an_error_of_its_span_and_a_recovered_turn_is_none(seen: Collected) -> None:
-    agent(seen, status(429, "slow down"), text("fine")).run_conversation("go")
+def test_a_failed_request_is_an_error_of_its_span_and_a_recovered_turn_is_none(
+    traced: MakeAgent, seen: Collected
+) -> None:
+    traced(status(429, "slow down"), text("fine")).run_conversation("go")
     failed, answered = seen.named("chat")
     assert (told(failed)["error.type"], told(failed)["http.response.status_code"]) == ("429", 429)
     assert failed.status.status_code is StatusCode.ERROR
@@ -113,8 +112,8 @@ def test_a_failed_request_is_an_error_of_its_span_and_a_recovered_turn_is_none(s
     assert len(seen.figures("gen_ai.client.operation.duration")) == 3, "failed, answered, the turn"
 
 
-def test_a_failed_turn_is_an_error_named_by_its_exit(seen: Collected) -> None:
-    result = agent(seen, *[status(401, "no such key")] * 9).run_conversation("go")
+def test_a_failed_turn_is_an_error_named_by_its_exit(traced: MakeAgent, seen: Collected) -> None:
+    result = traced(*[status(401, "no such key")] * 9).run_conversation("go")
     turn = seen.one("invoke_agent")
     assert result.failed
     assert turn.status.status_code is StatusCode.ERROR
@@ -122,17 +121,17 @@ def test_a_failed_turn_is_an_error_named_by_its_exit(seen: Collected) -> None:
     assert seen.total("fsm.turn.exits", fsm__exit=result.turn_exit_reason.value, fsm__outcome="failed") == 1
 
 
-def test_a_fallback_is_another_model_in_the_next_span(seen: Collected) -> None:
+def test_a_fallback_is_another_model_in_the_next_span(traced: MakeAgent, seen: Collected) -> None:
     with ScriptedServer([text("from the other")]) as server:
         other = {"model": "local:other", "base_url": server.url}
-        agent(seen, status(401), fallbacks=[other]).run_conversation("go")
+        traced(status(401), fallbacks=[other]).run_conversation("go")
     assert [span.name for span in seen.named("chat")] == ["chat scripted", "chat other"]
     assert told(seen.one("invoke_agent"))["fsm.fallback"] is True
     assert told(seen.one("invoke_agent"))["gen_ai.response.model"] == "other"
     assert seen.total("fsm.fallbacks") == 1
 
 
-def test_tools_are_run_in_the_context_of_their_spans(seen: Collected) -> None:
+def test_tools_are_run_in_the_context_of_their_spans(traced: MakeAgent, seen: Collected) -> None:
     tracer = seen.tracers.get_tracer("a user's")
 
     @tool(concurrency="parallel", effect="pure")
@@ -149,7 +148,7 @@ def test_tools_are_run_in_the_context_of_their_spans(seen: Collected) -> None:
         raise ValueError("no luck")
 
     script = [tools(call("in_a_thread"), call("in_the_loop")), text("fine")]
-    agent(seen, *script, tools=[in_a_thread, in_the_loop]).run_conversation("go")
+    traced(*script, tools=[in_a_thread, in_the_loop]).run_conversation("go")
     assert seen.within(seen.one("execute_tool in_a_thread")) == ["work in a thread"]
     failed = seen.one("execute_tool in_the_loop")
     assert seen.within(failed) == ["work in the loop"]
@@ -157,9 +156,9 @@ def test_tools_are_run_in_the_context_of_their_spans(seen: Collected) -> None:
     assert not get_current_span().get_span_context().is_valid
 
 
-def test_a_turn_is_in_the_trace_of_whoever_runs_it(seen: Collected) -> None:
+def test_a_turn_is_in_the_trace_of_whoever_runs_it(traced: MakeAgent, seen: Collected) -> None:
     tracer = seen.tracers.get_tracer("a user's")
-    bot = agent(seen, text("one"), text("two"), text("three"))
+    bot = traced(text("one"), text("two"), text("three"))
     with tracer.start_as_current_span("a request") as span:
         bot.run_conversation("in another thread, on the loop of the library")
         asyncio.run(bot.arun("in a loop of the caller's"))
@@ -171,8 +170,8 @@ def test_a_turn_is_in_the_trace_of_whoever_runs_it(seen: Collected) -> None:
     assert third.parent is None
 
 
-def test_steps_from_several_tasks_are_one_turn(seen: Collected) -> None:
-    turn = agent(seen, text("fine")).start("go")
+def test_steps_from_several_tasks_are_one_turn(traced: MakeAgent, seen: Collected) -> None:
+    turn = traced(text("fine")).start("go")
 
     async def step() -> object:
         return await turn.step_into()
@@ -183,8 +182,10 @@ def test_steps_from_several_tasks_are_one_turn(seen: Collected) -> None:
     assert seen.within(seen.one("invoke_agent"))[-1] == "state Finalize"
 
 
-def test_a_turn_that_nobody_steps_any_further_ends_its_spans_with_the_object(seen: Collected) -> None:
-    one = agent(seen, text("fine"))
+def test_a_turn_that_nobody_steps_any_further_ends_its_spans_with_the_object(
+    traced: MakeAgent, seen: Collected
+) -> None:
+    one = traced(text("fine"))
     turn: Any = one.start("go")
     asyncio.run(turn.step())
     assert seen.named("invoke_agent") == []
@@ -213,15 +214,15 @@ async def test_who_is_cancelled_leaves_no_span_open_and_goes_on_in_another_that_
     assert (link.context.span_id, link.attributes) == (id_of(cut), {"fsm.link": "continues"})
 
 
-def test_an_interrupted_turn_is_no_error(seen: Collected) -> None:
-    bot: Agent = agent(seen, tools(call("stop")), tools=[tool(name="stop")(lambda: bot.interrupt())])
+def test_an_interrupted_turn_is_no_error(traced: MakeAgent, seen: Collected) -> None:
+    bot: Agent = traced(tools(call("stop")), tools=[tool(name="stop")(lambda: bot.interrupt())])
     assert bot.run_conversation("go").interrupted
     turn = seen.one("invoke_agent")
     assert (told(turn)["fsm.outcome"], turn.status.status_code) == ("interrupted", StatusCode.UNSET)
 
 
-def test_a_busy_session_is_no_turn(seen: Collected, tmp_path: Path) -> None:
-    bot = agent(seen, text("one"), home=tmp_path, session_id="s")
+def test_a_busy_session_is_no_turn(traced: MakeAgent, seen: Collected, tmp_path: Path) -> None:
+    bot = traced(text("one"), home=tmp_path, session_id="s")
     turn = bot.start("go")
     asyncio.run(turn.step())
     with pytest.raises(SessionBusy):
@@ -230,9 +231,9 @@ def test_a_busy_session_is_no_turn(seen: Collected, tmp_path: Path) -> None:
     assert len(seen.named("invoke_agent")) == 1
 
 
-def test_an_automatic_compaction_is_a_span_with_its_figures(seen: Collected) -> None:
+def test_an_automatic_compaction_is_a_span_with_its_figures(traced: MakeAgent, seen: Collected) -> None:
     rows = talk(14)
-    bot = agent(seen, overflow(8192), text("the summary"), text("done"), context_window=8192)
+    bot = traced(overflow(8192), text("the summary"), text("done"), context_window=8192)
     result = bot.run_conversation("go", conversation_history=rows)
     visits = seen.named("compact")
     assert [told(one)["fsm.state"] for one in visits] == ["Compress"] * len(visits)
@@ -244,9 +245,9 @@ def test_an_automatic_compaction_is_a_span_with_its_figures(seen: Collected) -> 
     assert seen.total("fsm.compactions", fsm__compaction__trigger="overflow") == 1
 
 
-def test_a_compaction_by_hand_is_a_span_of_its_own(seen: Collected) -> None:
+def test_a_compaction_by_hand_is_a_span_of_its_own(traced: MakeAgent, seen: Collected) -> None:
     rows = talk(20)
-    bot = agent(seen, text("ok"), text("a summary"), context_window=65_536)
+    bot = traced(text("ok"), text("a summary"), context_window=65_536)
     bot.run_conversation("go", conversation_history=rows)
     assert bot.compact() is not None
     compaction = seen.one("compact")
@@ -255,19 +256,23 @@ def test_a_compaction_by_hand_is_a_span_of_its_own(seen: Collected) -> None:
     assert told(compaction)["fsm.compaction.messages_after"] < len(rows)
 
 
-def test_a_child_turn_is_in_the_call_that_it_answers(seen: Collected, tmp_path: Path) -> None:
-    cats = agent(None, text("in the barn"), home=tmp_path / "cats", name="cats")
+def test_a_child_turn_is_in_the_call_that_it_answers(
+    named: MakeAgent, traced: MakeAgent, seen: Collected, tmp_path: Path
+) -> None:
+    cats = named("cats", text("in the barn"), home=tmp_path / "cats")
     script = [tools(call("cats", {"task": "where?"})), text("there")]
-    agent(seen, *script, home=tmp_path, tools=[cats.as_tool()]).run_conversation("go")
+    traced(*script, home=tmp_path, tools=[cats.as_tool()]).run_conversation("go")
     assert seen.within(seen.one("execute_tool cats")) == ["invoke_agent cats"]
     assert len({trace_of(span) for span in seen.spans}) == 1
 
 
 @pytest.mark.behaviour("OBS-02")
-def test_a_conversation_that_is_handed_over_is_linked(seen: Collected, tmp_path: Path) -> None:
-    billing = agent(None, text("12 francs"), home=tmp_path / "elsewhere", name="billing")
+def test_a_conversation_that_is_handed_over_is_linked(
+    named: MakeAgent, traced: MakeAgent, seen: Collected, tmp_path: Path
+) -> None:
+    billing = named("billing", text("12 francs"), home=tmp_path / "elsewhere")
     script = [tools(call("transfer_to_billing", {"note": "invoice 5"}))]
-    triage = agent(seen, *script, home=tmp_path, name="triage", handoffs=[billing])
+    triage = traced(*script, home=tmp_path, name="triage", handoffs=[billing])
     assert triage.run_conversation("what did I pay?").agent == "billing"
     first, second = seen.one("invoke_agent triage"), seen.one("invoke_agent billing")
     [link] = second.links
@@ -275,14 +280,16 @@ def test_a_conversation_that_is_handed_over_is_linked(seen: Collected, tmp_path:
 
 
 @pytest.mark.behaviour("OBS-02")
-def test_a_suspended_turn_ends_its_span_and_what_goes_on_is_linked(seen: Collected, tmp_path: Path) -> None:
+def test_a_suspended_turn_ends_its_span_and_what_goes_on_is_linked(
+    traced: MakeAgent, seen: Collected, tmp_path: Path
+) -> None:
     @tool
     def order() -> str:
         """Order something that comes later."""
         raise ResultLater("the warehouse")
 
     def bot(*script: Any) -> Agent:
-        return agent(seen, *script, home=tmp_path, store=Store(tmp_path), tools=[order])
+        return traced(*script, home=tmp_path, store=Store(tmp_path), tools=[order])
 
     with pytest.raises(TurnSuspended) as caught:
         bot(tools(call("order"))).run_conversation("go")

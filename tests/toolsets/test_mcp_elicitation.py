@@ -31,11 +31,6 @@ from tests.helpers.mcp_bench import bench, program
 pytestmark = pytest.mark.anyio
 
 
-@pytest.fixture(scope="module")
-def anyio_backend() -> str:
-    return "asyncio"
-
-
 class Person:
     """Answers with the words given, in their order, and keeps what was asked."""
 

@@ -19,11 +19,6 @@ pytestmark = pytest.mark.anyio
 TOKEN = "tok-over-http-1"
 
 
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
-
-
 PLAIN, JSON = "text/plain", "application/json"
 WRONG = {
     "packed": Answer(200, gzip.compress(b"x" * 1_000_000), JSON, {"Content-Encoding": "gzip"}),

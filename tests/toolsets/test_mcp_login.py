@@ -28,11 +28,6 @@ pytestmark = pytest.mark.anyio
 JSON = "application/json"
 
 
-@pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
-
-
 @pytest.fixture(autouse=True)
 def no_keyring() -> Iterator[None]:
     """The keyring of the machine that runs the tests is left alone."""

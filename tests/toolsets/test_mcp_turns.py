@@ -19,7 +19,7 @@ from tests.helpers.processes import children, environment, printed, ran
 
 
 @contextmanager
-def agent(
+def with_servers(
     script: list[Any], mcp: dict[str, Any] | None, home: Path, **options: Any
 ) -> Iterator[tuple[Agent, ScriptedModel, Heard]]:
     model, heard = ScriptedModel(script), Heard()
@@ -44,7 +44,7 @@ def test_a_turn_calls_the_tools_of_a_server(tmp_path: Path) -> None:
         tools(call("s__blocks")), text("a pixel"), tools(call("s__big", {"size": 300_000})), text("long"),
         tools(call("s__die")), tools(call("s__echo", {"text": "back"})), text("it came back"),
     ]  # fmt: skip
-    with agent(script, FREE, tmp_path) as (one, model, heard):
+    with with_servers(script, FREE, tmp_path) as (one, model, heard):
         assert children() <= before, "nothing is started before the first turn"
         result = one.run_conversation("say hello")
         assert (result.final_response, last_result(result)) == ("it said hello", "hello")
@@ -69,9 +69,13 @@ def test_a_turn_calls_the_tools_of_a_server(tmp_path: Path) -> None:
 
 
 def test_a_fork_has_the_tools_of_servers_that_its_own_agent_started(tmp_path: Path) -> None:
-    with agent([tools(call("s__echo", {"text": "hello"})), text("end")], FREE, tmp_path) as (one, _, _):
+    with with_servers([tools(call("s__echo", {"text": "hello"})), text("end")], FREE, tmp_path) as (
+        one,
+        _,
+        _,
+    ):
         turn = one.run_conversation("say hello").turn_id
-    with agent([text("end")], FREE, tmp_path) as (other, model, _):
+    with with_servers([text("end")], FREE, tmp_path) as (other, model, _):
         assert last_result(other.fork(turn, 3, {"rerun_tools": True}).run()) == "hello"
         assert "s__echo" in offered(model.requests[0])
 
@@ -80,7 +84,7 @@ def test_a_person_is_asked_for_what_is_not_known_to_only_read(tmp_path: Path) ->
     """Whatever the server says of its tools, as long as the user does not trust it."""
     note = call("s__note", {"path": str(tmp_path / "x"), "text": "!"})
     script = [tools(note, call("s__echo", {"text": "?"})), text("done")]
-    with agent(script, {"s": program()}, tmp_path) as (one, _, heard):
+    with with_servers(script, {"s": program()}, tmp_path) as (one, _, heard):
         result = one.run_conversation("write")
         denied = [row["content"] for row in result.messages if row["role"] == "tool"]
         assert ["denied: no person is there to approve it" in row for row in denied] == [True, True]
@@ -88,7 +92,7 @@ def test_a_person_is_asked_for_what_is_not_known_to_only_read(tmp_path: Path) ->
     assert not (tmp_path / "x").exists()
     asked: list[str] = []
     person = {"approval": lambda request: asked.append(request.name) or "once"}
-    with agent(script, {"s": program() | {"trust": True}}, tmp_path, callbacks=person) as (one, _, _):
+    with with_servers(script, {"s": program() | {"trust": True}}, tmp_path, callbacks=person) as (one, _, _):
         one.chat("write")
     assert asked == ["s__note"], "the trusted server says that echo only reads"
     assert (tmp_path / "x").read_text() == "!"
@@ -97,7 +101,7 @@ def test_a_person_is_asked_for_what_is_not_known_to_only_read(tmp_path: Path) ->
 def test_a_missing_server_is_told_and_a_late_one_comes_with_the_next_turn(tmp_path: Path) -> None:
     starts = tmp_path / "starts"
     servers = {"s": program(starts=str(starts), start="die"), "good": program()}
-    with agent([text("one"), text("two"), text("three")], servers, tmp_path) as (one, model, heard):
+    with with_servers([text("one"), text("two"), text("three")], servers, tmp_path) as (one, model, heard):
         one.chat("go")
         told = [line for line in heard.of("status") if "MCP" in line]
         assert len(told) == 1
@@ -112,9 +116,9 @@ def test_servers_come_from_the_config_file_in_the_home(tmp_path: Path) -> None:
     table = f"command = {command['command']!r}\nargs = {command['args']!r}\napproval = 'never'\n"
     (tmp_path / "config.toml").write_text(f"[mcp.servers.local]\n{table}")
     script = [tools(call("local__echo", {"text": "from the file"})), text("ok")]
-    with agent(script, None, tmp_path) as (one, _, _):
+    with with_servers(script, None, tmp_path) as (one, _, _):
         assert last_result(one.run_conversation("go")) == "from the file"
-    with agent([text("none")], {}, tmp_path) as (one, model, _):
+    with with_servers([text("none")], {}, tmp_path) as (one, model, _):
         one.chat("go")
         assert not offered(model.requests[0])
 

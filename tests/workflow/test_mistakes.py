@@ -111,43 +111,31 @@ class Unheard(BaseTurn):
 
 
 REFUSED: dict[str, tuple[dict[str, Any], str]] = {
-    "an async state": (
-        {"states": {"Pack": waits, "Send": send}},
-        "Pack of parcel cannot be async; given: waits; allowed: a generator function",
-    ),
+    "an async state": ({"states": {"Pack": waits, "Send": send}},
+        "Pack of parcel cannot be async; given: waits; allowed: a generator function"),
     "an async generator": ({"states": {"Pack": yields, "Send": send}}, "Pack of parcel cannot be async"),
-    "an object that is async": (
-        {"states": {"Pack": Waits(), "Send": send}},
-        "Pack of parcel cannot be async",
-    ),
+    "an object that is async": ({"states": {"Pack": Waits(), "Send": send}}, "Pack of parcel cannot be async"),
     "a part of an async function": (
-        {"states": {"Pack": partial(waits), "Send": send}},
-        "Pack of parcel cannot be async",
-    ),
+        {"states": {"Pack": partial(waits), "Send": send}}, "Pack of parcel cannot be async"),
     "no function": ({"states": {"Pack": "pack", "Send": send}}, "Pack of parcel cannot be this; given: str"),
     "a misspelt state": (
         {"states": {"Pack": pack, "Sned": send}},
-        "table parcel has no state of this name; given: Sned; allowed: Send, perhaps; all of them: Pack, Send,",
-    ),
+        "table parcel has no state of this name; given: Sned; allowed: Send, perhaps; all of them: Pack, Send,"),
     "a missing state": (
         {"states": {"Pack": pack}},
-        "table parcel has a state without a function; given: Send; allowed: one for each of Pack, Send",
-    ),
+        "table parcel has a state without a function; given: Send; allowed: one for each of Pack, Send"),
     "a forgotten @dataclass": (
         {"turn": Forgotten},
         "Forgotten is not a dataclass itself, so its fields are not stored; given: what; allowed: @dataclass"
-        " before class Forgotten",
-    ),
+        " before class Forgotten"),
     "a misspelt exit": (
         {"turn": Misspelt},
-        "Misspelt.outcomes has an exit that table parcel has not; given: fne; allowed: fine, perhaps",
-    ),
+        "Misspelt.outcomes has an exit that table parcel has not; given: fne; allowed: fine, perhaps"),
     "an unknown outcome": (
         {"turn": Unheard},
-        "Unheard.outcomes has no such outcome for fine; given: complete; allowed: completed, failed, partial",
-    ),
+        "Unheard.outcomes has no such outcome for fine; given: complete; allowed: completed, failed, partial"),
     "nothing that performs": ({"perform": None}, "requests cannot be performed by this; allowed: async def"),
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("mistake", REFUSED)
@@ -163,29 +151,23 @@ def test_a_class_without_fields_of_its_own_needs_no_decorator(tmp_path: Path) ->
     assert flow(tmp_path, turn=Inherited).start(Inherited("a vase")).run().outcome == "completed"
 
 
+NOT_ASYNC = (
+    "ConfigError: what performs Weigh is not async; given: int 7; allowed: async def weigh_at_once(request)"
+)
 NAMED: dict[str, tuple[dict[str, Any], str]] = {
     "a state without yield": (
         {"states": {"Pack": at_once, "Send": send}},
         "TypeError: Pack is not a generator function; given: str 'packed'; allowed: a function with a yield;"
-        " `yield from ()` when it asks for nothing",
-    ),
-    "a performer that is not async": (
-        {"perform": weigh_at_once},
-        "ConfigError: what performs Weigh is not async; given: int 7; allowed: async def weigh_at_once(request)",
-    ),
-    "one of its own that is not async": (
-        {"perform": {Weigh: weigh_at_once}},
-        "ConfigError: what performs Weigh is not async; given: int 7; allowed: async def weigh_at_once(request)",
-    ),
+        " `yield from ()` when it asks for nothing"),
+    "a performer that is not async": ({"perform": weigh_at_once}, NOT_ASYNC),
+    "one of its own that is not async": ({"perform": {Weigh: weigh_at_once}}, NOT_ASYNC),
     "a request that is not performed": (
         {"perform": {Parcel: weigh}},
-        "ConfigError: no handler performs this request; given: Weigh; allowed: Parcel",
-    ),
+        "ConfigError: no handler performs this request; given: Weigh; allowed: Parcel"),
     "a reply of another type": (
         {"perform": weigh_in_words},
-        "ConfigError: the reply to Weigh cannot be stored; given: str 'heavy'; allowed: int",
-    ),
-}
+        "ConfigError: the reply to Weigh cannot be stored; given: str 'heavy'; allowed: int"),
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("mistake", NAMED)
@@ -445,30 +427,31 @@ def warned(caplog: pytest.LogCaptureFixture) -> list[str]:
     return [one.getMessage() for one in caplog.records if one.name == "fsm_agent.fsm.properties"]
 
 
-def test_a_broken_property_is_a_line_in_the_log(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    result = bells(tmp_path).start(Visit(["closed"] * 4 + ["open"])).run()
-    assert (result.exit, result.turn.bug) == ("delivered", "")
-    assert warned(caplog) == ["bells: Ring.closed/1 breaks a property: No bell rings more than twice."]
+RANG, STOPPED = ["Ring.closed/1"] * 4 + ["Ring.open"], ["Ring.closed/1"] * 2 + ["Ring.crashed"]
+OFTEN = "bells: Ring.closed/1 breaks a property: No bell rings more than twice."
+UNOPENED = "bells: Ring.crashed breaks a property: The door opens."
 
 
-def test_a_turn_is_stopped_before_the_move_that_breaks_a_property(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    result = bells(tmp_path, "stop").start(Visit(["closed"] * 4 + ["open"])).run()
-    assert [step.row for step in result.steps] == ["Ring.closed/1", "Ring.closed/1", "Ring.crashed"]
-    assert result.turn.bug == "PropertyBroken: No bell rings more than twice."
-    assert (result.exit, result.outcome, result.turn.count("rings")) == ("bug", "failed", 2)
-    assert warned(caplog)[1:] == ["bells: Ring.crashed breaks a property: The door opens."]
-
-
-def test_what_is_owed_at_the_end_stops_the_move_that_would_end_the_turn(tmp_path: Path) -> None:
-    result = bells(tmp_path, "stop").start(Visit(["closed"], limits={"rings": 0})).run()
-    assert (result.exit, result.turn.bug) == ("bug", "PropertyBroken: The door opens.")
-
-
-def test_nothing_is_watched_when_it_is_switched_off(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    assert bells(tmp_path, "off").start(Visit(["closed"] * 4 + ["open"])).run().exit == "delivered"
-    assert warned(caplog) == []
+@pytest.mark.parametrize(
+    ("watch", "limits", "rows", "bug", "lines"),
+    [
+        ("warn", 5, RANG, "", [OFTEN]),
+        ("stop", 5, STOPPED, "PropertyBroken: No bell rings more than twice.", [OFTEN, UNOPENED]),
+        ("stop", 0, ["Ring.crashed"], "PropertyBroken: The door opens.", None),
+        ("off", 5, RANG, "", []),
+    ],
+    ids=["a line in the log", "stopped before the move", "what is owed at the end", "switched off"],
+)  # fmt: skip
+def test_what_becomes_of_a_move_that_breaks_a_property(
+    watch: Watch, limits: int, rows: list[str], bug: str, lines: list[str] | None, tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+) -> None:  # fmt: skip
+    said = ["closed"] * 4 + ["open"]
+    result = bells(tmp_path, watch).start(Visit(said, limits={"rings": limits})).run()
+    assert ([step.row for step in result.steps], result.turn.bug) == (rows, bug)
+    assert (result.exit, result.outcome) == (("bug", "failed") if bug else ("delivered", "completed"))
+    assert result.turn.count("rings") == rows.count("Ring.closed/1")
+    assert lines is None or warned(caplog) == lines
 
 
 def test_a_resumed_turn_remembers_the_moves_before(tmp_path: Path) -> None:

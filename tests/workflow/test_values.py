@@ -137,7 +137,7 @@ CHANGES: dict[str, Callable[[Changing], object]] = {
     "a set": lambda turn: turn.names.add("x"),
     "an item of a list": lambda turn: turn.items[0].tags.add(Word.YES),
     "a model": lambda turn: setattr(turn.model, "count", 9),
-    "a private attribute": lambda turn: turn.model._seen.add(1),
+    "a private attribute": lambda turn: turn.model.see(1),
     "what is not compared": _unequal,
     "0 to False": lambda turn: setattr(turn, "flag", False),
     "1 to True in a list": lambda turn: setattr(turn, "marks", [1, True]),

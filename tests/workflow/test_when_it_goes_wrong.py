@@ -72,18 +72,12 @@ async def cancelled(running: Any, reached: asyncio.Event) -> None:
 @pytest.mark.parametrize(
     ("act", "done", "said"),
     [
-        (
-            "charge",
-            ["reserve", "charge", "ship"],
-            ["reserve: done", "charge: failed", "charge: done", "ship: done"],
-        ),
-        (
-            "reserve",
-            ["reserve", "reserve", "charge", "ship"],
-            ["reserve: done", "charge: done", "ship: done"],
-        ),
+        ("charge", ["reserve", "charge", "ship"],
+         ["reserve: done", "charge: failed", "charge: done", "ship: done"]),
+        ("reserve", ["reserve", "reserve", "charge", "ship"],
+         ["reserve: done", "charge: done", "ship: done"]),
     ],
-)
+)  # fmt: skip
 async def test_after_it_was_cancelled_only_what_may_be_repeated_is(
     act: str, done: list[str], said: list[str], tmp_path: Path
 ) -> None:

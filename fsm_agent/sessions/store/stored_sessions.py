@@ -414,7 +414,7 @@ class CommandPoller:
         idle_since = time.monotonic()
         while True:
             try:
-                self._look()
+                self.look()
             except StoreError as error:
                 log.warning("the commands of debuggers cannot be read: %s", error)
                 time.sleep(IDLE)
@@ -439,7 +439,8 @@ class CommandPoller:
     def _on_command(self, table: str) -> None:
         self._wake.set()
 
-    def _look(self) -> None:
+    def look(self) -> None:
+        """Read the commands that have come, and give them to their turns."""
         if (home := self._home()) is None or (database := home.database).closed:
             return
         with database.reading() as c:

@@ -10,8 +10,9 @@ import asyncio
 import functools
 import math
 import re
-import selectors
+import select
 import ssl
+import sys
 import weakref
 import zlib
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Hashable, Iterator, Mapping
@@ -132,9 +133,12 @@ class CheckedConnector(aiohttp.TCPConnector):
 
 def _readable(transport: asyncio.BaseTransport) -> bool:
     """Return whether there is something to read without a request: the peer closed the connection."""
-    with getattr(selectors, "PollSelector", selectors.SelectSelector)() as selector:
-        selector.register(transport.get_extra_info("socket"), selectors.EVENT_READ)
-        return bool(selector.select(0))
+    socket = transport.get_extra_info("socket").fileno()
+    if sys.platform == "win32":
+        return bool(select.select([socket], [], [], 0)[0])
+    poll = select.poll()
+    poll.register(socket, select.POLLIN)
+    return bool(poll.poll(0))
 
 
 class Connections:

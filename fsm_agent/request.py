@@ -19,6 +19,7 @@ unsafe one is not. (Why: decision 83.)"""
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
@@ -66,6 +67,8 @@ class Request:
     """Whether the journal records it while it is in flight. ``None``: unless it is pure."""
     reused: ClassVar[bool] = True
     """Whether the reply in the journal answers it when a visit runs again."""
+    paid: ClassVar[bool] = False
+    """Whether its reply has a price, which the journal books."""
 
     @property
     def flush(self) -> Flush:
@@ -83,6 +86,26 @@ class Request:
     def consumes(self, reply: Any) -> bool:
         """Say whether the reply took something that no longer exists at its source."""
         return False
+
+
+@dataclass(frozen=True, slots=True)
+class Declaration:
+    """What a class settles for all its requests, see ``Request``. ``doubtful`` and ``consumes``: whether the
+    class has an answer of its own, so that a request has to be asked."""
+
+    intent: bool | None = None
+    paid: bool = False
+    doubtful: bool = False
+    consumes: bool = False
+
+
+@functools.cache
+def declaration_of(kind: type) -> Declaration:
+    """Return what a class of requests declares, read once; any class may be one."""
+    if not issubclass(kind, Request):
+        return Declaration()
+    own = kind.doubtful is not Request.doubtful, kind.consumes is not Request.consumes
+    return Declaration(kind.intent, kind.paid, *own)
 
 
 def effect_of(request: Any) -> Effect:
@@ -140,7 +163,8 @@ def name_of(request: Any) -> str:
 
 def has_intent(request: Any) -> bool:
     """Say whether the journal records the request while it is in flight."""
-    declared = request.intent if isinstance(request, Request) else None
+    kind: type = type(request)
+    declared = declaration_of(kind).intent
     return effect_of(request) != "pure" if declared is None else declared
 
 

@@ -330,6 +330,7 @@ class CallModel(TurnRequest):
     reply: ClassVar[Any]
     intent: ClassVar[bool | None] = True
     reused: ClassVar[bool] = True
+    paid: ClassVar[bool] = True
 
     request: ModelRequest
     stale_after: float

@@ -171,14 +171,13 @@ def _of_union(members: tuple[Any, ...]) -> Codec:
     by_name = {one.__name__: codec_of(one) for one in classes}
     if rest:
         raise TypeError(f"{members!r} mixes dataclasses with other types")
-    return _optional(
-        Codec(
-            lambda value: {"is": type(value).__name__, **by_name[type(value).__name__].encode(value)},
-            lambda value: by_name[value["is"]].decode({k: v for k, v in value.items() if k != "is"}),
-            all(one.frozen for one in by_name.values()),
-            lambda value: by_name[type(value).__name__].held(value),
-        )
+    named = Codec(
+        lambda value: {"is": type(value).__name__, **by_name[type(value).__name__].encode(value)},
+        lambda value: by_name[value["is"]].decode({k: v for k, v in value.items() if k != "is"}),
+        all(one.frozen for one in by_name.values()),
+        lambda value: by_name[type(value).__name__].held(value),
     )
+    return _optional(named) if type(None) in members else named
 
 
 def _optional(codec: Codec) -> Codec:
@@ -205,21 +204,15 @@ class FieldCodec:
     hint: Any
 
 
+@functools.cache
 def fields_of(kind: type) -> tuple[FieldCodec, ...]:
     """Return the stored fields of a dataclass and its parts in order, with their codecs. Raises ``TypeError``
     when two of them have the same name."""
-    if kind not in _FIELDS:
-        found = tuple(_field_codecs(kind, ""))
-        names = [field.name for field in found]
-        if twice := {name for name in names if names.count(name) > 1}:
-            raise TypeError(
-                f"{kind.__name__} has parts with fields of the same name: {', '.join(sorted(twice))}"
-            )
-        _FIELDS[kind] = found
-    return _FIELDS[kind]
-
-
-_FIELDS: dict[type, tuple[FieldCodec, ...]] = {}
+    found = tuple(_field_codecs(kind, ""))
+    names = [field.name for field in found]
+    if twice := {name for name in names if names.count(name) > 1}:
+        raise TypeError(f"{kind.__name__} has parts with fields of the same name: {', '.join(sorted(twice))}")
+    return found
 
 
 def _field_codecs(kind: type, prefix: str) -> Iterator[FieldCodec]:
@@ -284,7 +277,7 @@ def _of_dataclass(kind: type) -> Codec:
     # looked up on first use: a dataclass may refer to itself
     def encode(value: Any) -> dict[str, Any]:
         out: dict[str, Any] = {}
-        for field, found in zip(_FIELDS.get(kind) or fields_of(kind), values_of(kind)(value), strict=True):
+        for field, found in zip(fields_of(kind), values_of(kind)(value), strict=True):
             if found is not field.default and found != field.default:
                 coder = field.codec.encode
                 out[field.name] = found if coder is _same else coder(found)

@@ -22,7 +22,7 @@ from typing import Any, Protocol
 
 from fsm_agent.errors import ConfigError, near
 from fsm_agent.fsm import values
-from fsm_agent.fsm.codec import Codec, dumps, fields_of, restore, values_of
+from fsm_agent.fsm.codec import AS_IT_IS, Codec, dumps, fields_of, restore, values_of
 from fsm_agent.request import NotYet, answerable, effect_of, refuse_effect, without_doubt
 
 __all__ = [
@@ -283,13 +283,12 @@ def difference(before: Any, after: Any) -> Any:
         for key, value in after.items():
             if key in before and before[key] == value:
                 continue
-            change = difference(before.get(key), value)
-            if "to" in change:
-                put[key] = value
-            else:
+            if type(value) in (list, dict) and "to" not in (change := difference(before.get(key), value)):
                 inner[key] = change
-        kept = [key for key in before if key in after]
-        removed = [key for key in before if key not in after]
+            else:
+                put[key] = value
+        kept = [*filter(after.__contains__, before)]
+        removed = [*itertools.filterfalse(after.__contains__, before)]
         smaller = inner or len(put) + len(removed) < len(after)
         if smaller and list(after)[: len(kept)] == kept:  # order counts
             return {SET: put, GONE: removed, **({IN: inner} if inner else {})}
@@ -353,6 +352,10 @@ class Tracker:
             if value == self._held[place]:
                 continue
             name, codec = self._fields[place].name, self._fields[place].codec
+            if codec is AS_IT_IS:
+                self._held[place] = self._written[name] = value
+                changed[name] = {"to": value}
+                continue
             before, after = self._written[name], codec.encode(value)
             self._held[place], self._written[name] = value if codec.frozen else codec.held(value), after
             if after != before:

@@ -10,15 +10,16 @@ import asyncio
 import functools
 import math
 import re
-import selectors
+import select
 import ssl
+import sys
 import weakref
 import zlib
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Hashable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from contextvars import ContextVar
 from io import BytesIO
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NoReturn, Self
 
 import aiohttp
 import httpx2
@@ -132,9 +133,12 @@ class CheckedConnector(aiohttp.TCPConnector):
 
 def _readable(transport: asyncio.BaseTransport) -> bool:
     """Return whether there is something to read without a request: the peer closed the connection."""
-    with getattr(selectors, "PollSelector", selectors.SelectSelector)() as selector:
-        selector.register(transport.get_extra_info("socket"), selectors.EVENT_READ)
-        return bool(selector.select(0))
+    socket = transport.get_extra_info("socket").fileno()
+    if sys.platform == "win32":
+        return bool(select.select([socket], [], [], 0)[0])
+    poll = select.poll()
+    poll.register(socket, select.POLLIN)
+    return bool(poll.poll(0))
 
 
 class Connections:
@@ -242,30 +246,32 @@ _MEANINGS: tuple[tuple[type[Exception], type[httpx2.TransportError]], ...] = (
 """aiohttp's errors and their counterparts in httpx2; the first match applies."""
 
 
-@contextmanager
-def _translate_errors() -> Iterator[None]:
-    """Raise httpx2's errors for aiohttp's in this block."""
-    try:
-        yield
-    except Exception as error:
-        for theirs, ours in _MEANINGS:
-            if isinstance(error, theirs):
-                cause = getattr(error, "os_error", None) or error  # without aiohttp's words about TLS
-                raise ours(str(cause) or type(error).__name__) from cause
-        raise
+def _raise_translated(error: Exception) -> NoReturn:
+    """Raise httpx2's error for one of aiohttp's, any other as it is."""
+    for theirs, ours in _MEANINGS:
+        if isinstance(error, theirs):
+            cause = getattr(error, "os_error", None) or error  # without aiohttp's words about TLS
+            raise ours(str(cause) or type(error).__name__) from cause
+    raise error
 
 
 class AioBody(httpx2.AsyncByteStream):
-    """The body of a response as it arrives."""
+    """The body of a response: an iterator of its pieces as they arrive. Raises httpx2's errors."""
 
     def __init__(self, response: aiohttp.ClientResponse) -> None:
         self._response = response
 
-    async def __aiter__(self) -> AsyncIterator[bytes]:
-        """Yield the pieces as they arrive. Raises httpx2's errors."""
-        with _translate_errors():
-            while piece := await self._response.content.readany():
-                yield piece
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> bytes:
+        try:
+            piece = await self._response.content.readany()
+        except Exception as error:
+            _raise_translated(error)
+        if not piece:
+            raise StopAsyncIteration
+        return piece
 
     @property
     def arrived(self) -> bool:
@@ -304,7 +310,7 @@ class AioTransport(httpx2.AsyncBaseTransport):
             else:
                 headers.update(self._for_proxy)
         body, connect = await request.aread(), request.extensions.get("timeout", {}).get("connect")
-        with _translate_errors():
+        try:
             response = await (await self._session(origin_of(request.url))).request(
                 request.method,
                 URL(str(request.url), encoded=True),
@@ -314,6 +320,8 @@ class AioTransport(httpx2.AsyncBaseTransport):
                 timeout=aiohttp.ClientTimeout(connect=connect, sock_connect=connect),
                 **through,
             )
+        except Exception as error:
+            _raise_translated(error)
         return httpx2.Response(
             response.status,
             headers=response.raw_headers,
@@ -457,9 +465,13 @@ class BoundedBody(httpx2.AsyncByteStream):
         self._stream = response.stream
         self._encoding = response.headers.pop("content-encoding", "identity").strip().lower()
         self._most, self._cut = most, cut
+        self._pieces = self._read()
 
-    async def __aiter__(self) -> AsyncIterator[bytes]:
-        """Yield the pieces. Raises ``BadBody``."""
+    def __aiter__(self) -> AsyncIterator[bytes]:
+        """Return the pieces. Raises ``BadBody``."""
+        return self._pieces
+
+    async def _read(self) -> AsyncGenerator[bytes]:
         left = self._most
         try:
             unpack = _Unpacker(self._encoding)
@@ -488,6 +500,7 @@ class BoundedBody(httpx2.AsyncByteStream):
     async def aclose(self) -> None:
         """Close the connection, unless the body was read to its end."""
         await self._stream.aclose()
+        await self._pieces.aclose()  # otherwise the event loop would start a task for it
 
 
 class _Unpacker:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -68,6 +69,19 @@ async def test_a_port_that_is_rebuilt_gets_a_new_client_and_takes_none_from_othe
             await port.aclose()
         assert client.is_closed()
         assert pools(server) == 0
+
+
+async def test_a_reply_that_was_read_leaves_no_generator_for_the_loop_to_close() -> None:
+    left: list[Any] = []
+    with ScriptedServer([text("hi")]) as server:
+        port, hooks = CHAT.make(server.url, KEY), sys.get_asyncgen_hooks()
+        sys.set_asyncgen_hooks(finalizer=left.append)
+        try:
+            assert isinstance(await port.call(CHAT.request(stream=True), Seen()), ModelReply)
+        finally:
+            sys.set_asyncgen_hooks(*hooks)
+        await port.aclose()
+    assert left == []
 
 
 def test_a_port_that_is_dropped_lets_its_connections_go() -> None:

@@ -274,8 +274,6 @@ def entries(exchange: Exchange) -> list[dict[str, Any]]:
 def _forms(request: Any, reply: Any) -> dict[str, Any]:
     """Return request and reply in the journal's format."""
     if isinstance(request, TurnRequest):
-        return {
-            "request": json.loads(request_columns(None, request)[0]),
-            "reply": json.loads(reply_columns(request, reply)[0]),
-        }
+        *_, asked, _ = request_columns(None, request)
+        return {"request": json.loads(asked), "reply": json.loads(reply_columns(request, reply)[0])}
     return {"request": request_json(request), "reply": reply_record(request, reply)}

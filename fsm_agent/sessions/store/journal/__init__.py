@@ -74,7 +74,7 @@ from fsm_agent.request import (
     Flush,
     Needed,
     NotYet,
-    Request,
+    declaration_of,
     effect_of,
     flush_of,
     has_intent,
@@ -267,17 +267,14 @@ class TurnLog:
             known: list[Any] = [UNKNOWN] * len(requests)
         else:
             known = [self._recorded_reply(exchange, place, request) for place, request in enumerate(requests)]
-        acts = [
-            place for place, request in enumerate(requests) if known[place] is UNKNOWN and has_intent(request)
-        ]
-        if not acts:
+        begun = {}
+        for place, request in enumerate(requests):
+            if known[place] is UNKNOWN and has_intent(request):
+                begun[exchange.seq, exchange.ordinal, place] = self._asked_row(exchange, place, request)
+        if not begun:
             return self._without_store(exchange, known) if self.problem else known
-        begun = {
-            (exchange.seq, exchange.ordinal, place): self._asked_row(exchange, place, requests[place])
-            for place in acts
-        }
         self._jobs += [self._intent(row) for row in begun.values()]
-        needed = {self.needs(requests[place]) for place in acts}
+        needed = {self.needs(requests[place]) for _, _, place in begun}
         if "all with its intent" in needed or (self._moved and "the row that paid for it" in needed):
             await self._commit()
         else:
@@ -313,10 +310,13 @@ class TurnLog:
             self.fence.check()
         self._note_rows()
         self._jobs.append(self._outcome(exchange, place, request, reply, seconds))
-        self._jobs += self._costs(request, reply)
+        kind: type = type(request)
+        declared = declaration_of(kind)
+        if declared.paid:
+            self._jobs += self._costs(request, reply)
         if (exchange.seq, exchange.ordinal, place) in self._begun:  # its intent was handed over
             self._hand_over()
-        elif isinstance(request, Request) and request.consumes(reply):
+        elif declared.consumes and request.consumes(reply):
             await self._commit()
 
     async def later(self, exchange: Exchange, place: int, later: NotYet) -> bool:
@@ -388,15 +388,16 @@ class TurnLog:
     # Differences between kinds of turns
 
     @staticmethod
-    def _request_columns(session: Session, request: Any) -> Checked:
-        return json_with_checksum(request_record(request))
+    def _request_columns(session: Session, request: Any) -> tuple[str, str, str, str, int]:
+        """Return name, effect, key, and the text with its checksum."""
+        return (*list_entry(request), *json_with_checksum(request_record(request)))
 
     @staticmethod
     def _reply_columns(request: Any, reply: Any) -> Checked:
         return json_with_checksum(reply_record(request, reply))
 
     def _costs(self, request: Any, reply: Any) -> list[Job]:
-        """Return jobs that book the costs of a reply in its transaction."""
+        """Return jobs that book the costs of a reply in its transaction, for a request that is ``paid``."""
         return []
 
     def _note_rows(self) -> None:
@@ -474,7 +475,8 @@ class TurnLog:
         self, exchange: Exchange, place: int, request: Any, reply: Any, seconds: float, origin: Origin = ""
     ) -> Job:
         """Return the job that writes an answered request, with the reply's source if it was not performed."""
-        unknown = isinstance(request, Request) and request.doubtful(reply)
+        kind: type = type(request)
+        unknown = declaration_of(kind).doubtful and request.doubtful(reply)
         status, at = "unknown" if unknown else "done", self._now() - seconds
         took = None if origin else seconds
         begun = self._begun.get((exchange.seq, exchange.ordinal, place))
@@ -487,7 +489,7 @@ class TurnLog:
         if self._recording is not None and self._recording.entries:
             kept = self._recording.where(*kept, request)
         where = (self._turn.turn_id, exchange.seq, *kept, exchange.state, type(request).__name__)
-        return (*where, *list_entry(request), *self._request_columns(self.session, request))
+        return (*where, *self._request_columns(self.session, request))
 
     def _transition(self, step: Step, delta: dict[str, Any]) -> Job:
         turn_id, at = self._turn.turn_id, self._now()

@@ -78,33 +78,40 @@ FLUSHES = (
 """The rows of the table in docs/sessions.md."""
 
 
-def request_columns(session: Session | None, request: Any) -> Checked:
-    """Encode a request for the journal."""
-    kept = request.journalled(session)
-    if isinstance(kept, TurnRequest):
-        return _small_columns(kept)
-    whole = REQUEST.encode(request) if kept is None else {"is": type(request).__name__, **kept}
-    return json_with_checksum(whole)
+def request_columns(session: Session | None, request: Any) -> tuple[str, str, str, str, int]:
+    """Return name, effect and key of a request for lists, and its text for the journal with the checksum."""
+    match kept := request.journalled(session):
+        case TurnRequest():
+            return _small_columns(kept)
+        case None:
+            whole = REQUEST.encode(request)
+        case _:
+            whole = {"is": type(request).__name__, **kept}
+    return (*request.listed(), *json_with_checksum(whole))
 
 
 @functools.lru_cache(maxsize=64)
-def _small_columns(value: TurnRequest | Done) -> Checked:
-    """Cache the columns of the few values that recur a dozen times in every round."""
-    return json_with_checksum((REPLY if isinstance(value, Done) else REQUEST).encode(value))
+def _small_columns(request: TurnRequest) -> tuple[str, str, str, str, int]:
+    """Cache the columns of the few requests that recur several times in every round."""
+    return (*request.listed(), *json_with_checksum(REQUEST.encode(request)))
+
+
+DONE = json_with_checksum(REPLY.encode(Done()))
 
 
 def reply_columns(request: Any, reply: Any) -> Checked:
     """Encode a reply for the journal. The contents of ``Opened`` are in the turn's snapshot."""
-    if isinstance(reply, Opened):
-        kept = {
-            "rows": len(reply.session_rows),
-            "tools": len(reply.tools),
-            "workdir": reply.workdir,
-            "notices": reply.notices,
-        }
-        return json_with_checksum({"is": "Opened", **kept})
-    if isinstance(reply, Done):
-        return _small_columns(reply)
+    match reply:
+        case Done(problems=()):
+            return DONE
+        case Opened():
+            kept = {
+                "rows": len(reply.session_rows),
+                "tools": len(reply.tools),
+                "workdir": reply.workdir,
+                "notices": reply.notices,
+            }
+            return json_with_checksum({"is": "Opened", **kept})
     return json_with_checksum(REPLY.encode(reply))
 
 
@@ -354,10 +361,8 @@ class ConversationLog(TurnLog):
             self._tell(f"{error}; the turn continues, but is not stored")
         self.problem = str(error)
 
-    def _costs(self, request: Any, reply: Any) -> list[Job]:
+    def _costs(self, request: CallModel, reply: Any) -> list[Job]:
         """Book the tokens of a reply in its transaction."""
-        if not isinstance(request, CallModel):
-            return []
         usage: Usage | None = reply.usage
         if usage is None:
             return self._assume_usage(request, reply)

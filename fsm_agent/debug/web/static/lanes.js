@@ -58,7 +58,7 @@ export function Lanes({ turn, count, at, engine, states, onLook, theme, running 
       });
     });
     if (timed) drawWaits(pen, data, step, states.length * lane + 1, lane - 2, color);
-    drawAxis(pen, timed ? data.seconds : last - first, wide, lanes * lane, first, color("--quiet"), timed);
+    drawAxis(pen, timed ? data.seconds : data.last - data.first, wide, lanes * lane, data.first, color("--quiet"), timed);
   }, [data, width, theme, turn, lanes, height]);
 
   const columnOf = (seq) => {

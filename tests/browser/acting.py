@@ -1,17 +1,29 @@
-"""What a person does to the page, and what it says then."""
+"""What a person does to the page, and what it says then. A test reads the page with ``expect``, which waits until what is
+read is so: the page draws what it is told when it is told."""
 
 from __future__ import annotations
 
 import re
 from typing import Any
 
+import pytest
+
+from tests.helpers.waiting import PATIENCE
+
+expect = pytest.importorskip("playwright.sync_api").expect
+expect.set_options(timeout=1_000 * PATIENCE)
+DRAWN = "#panel[aria-busy=false] > *"
+"""What the inspector says of the position that is looked at."""
+
 
 def engine(page: Any, words: str) -> None:
-    page.locator(".chip.engine", has_text=re.compile(words)).wait_for()
+    expect(page.locator(".chip.engine")).to_have_text(re.compile(words))
+    page.locator(DRAWN).first.wait_for()
 
 
 def looks_at(page: Any, words: str) -> None:
-    page.locator(".chip.look", has_text=re.compile(words)).wait_for()
+    expect(page.locator(".chip.look")).to_have_text(re.compile(words))
+    page.locator(DRAWN).first.wait_for()
 
 
 def press(page: Any, *keys: str, runs: str = "", shows: str = "") -> None:
@@ -22,6 +34,13 @@ def press(page: Any, *keys: str, runs: str = "", shows: str = "") -> None:
         engine(page, runs)
     if shows:
         looks_at(page, shows)
+
+
+def choose(page: Any, tab: str) -> None:
+    """Choose what to inspect."""
+    page.get_by_role("tab", name=tab).click()
+    page.get_by_role("tab", name=tab, selected=True).wait_for()
+    page.locator(DRAWN).first.wait_for()
 
 
 def more(page: Any, name: str) -> None:

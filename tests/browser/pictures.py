@@ -13,14 +13,17 @@ from fsm_agent.debug import DebugSession
 from fsm_agent.debug.web.app import DebugServer
 from fsm_agent.sessions.store import store_for
 from fsm_agent.testing import repeat
+from tests.browser.acting import engine, looks_at, more, press
 from tests.browser.scenes import TAIL, cleaner, failed_turn, lengthened, long_turn, provider, workshop_of
 from tests.helpers.page_pictures import keep_digests
 
 FOLDER = Path(__file__).parents[2] / "docs" / "pictures"
 SIZE = {"width": 1280, "height": 800}
 LOADED = """() => document.querySelector("#panel[aria-busy=false] h2")
+    && document.querySelector(".lane-canvas[aria-busy=false]")
+    && !document.querySelector(".held .buttons button[aria-disabled=true]")
     && ![...document.querySelectorAll("[id^=move-] .wide")].some((one) => one.textContent === "…")"""
-"""The moves in view, and the one that is looked at, have come."""
+"""The lanes, the moves in view, and the one that is looked at, have come; what is asked may be answered."""
 
 
 def main() -> None:
@@ -45,8 +48,9 @@ def main() -> None:
         lengthened(store_for(home, "normal"), long, 20_000)
         own_table(browser)
         page = opened(browser, servers[0].url.replace(turn, long), dark=True)
+        looks_at(page, "20,000 of 20,000")
         page.locator(".lane-canvas").click(position={"x": 300, "y": 20})
-        page.wait_for_function(LOADED)
+        page.get_by_role("button", name="follow the engine").wait_for()
         shot(page, "debugger-20000-moves")
         browser.close()
     for server, workshop in zip(servers, workshops, strict=True):
@@ -58,37 +62,37 @@ def main() -> None:
 def opened(browser: Any, url: str, dark: bool = False) -> Any:
     page = browser.new_context(viewport=SIZE, color_scheme="dark" if dark else "light").new_page()
     page.goto(url)
-    page.locator("#map [id^=state-]").first.wait_for()
-    page.wait_for_timeout(600)
+    looks_at(page, "of")
     return page
 
 
 def shot(page: Any, name: str) -> None:
-    page.wait_for_timeout(500)
-    page.screenshot(path=FOLDER / f"{name}.png")
+    page.wait_for_function(LOADED)
+    page.screenshot(path=FOLDER / f"{name}.png", animations="disabled")
 
 
 def tour(page: Any) -> None:
     """A turn that hit an overflow, found and cured by a fork from before the tool call."""
+    looks_at(page, "8 of 8")
+    page.get_by_label("only moves that called").wait_for()
     shot(page, "debugger-failed")
-    page.keyboard.press("b")
-    page.keyboard.press("b")
+    press(page, "b", "b", shows="6 of 8")
     shot(page, "debugger-back")
-    page.keyboard.press("b")
-    page.keyboard.press("b")
+    press(page, "b", "b", shows="4 of 8")
     page.locator("#arrow-CallLLM-ClassifyError .label").click()
     page.get_by_role("button", name="fork with another result of read_log").click()
     page.get_by_role("dialog").get_by_label("Result of a tool", exact=True).fill(TAIL)
     shot(page, "debugger-fork")
     page.get_by_role("dialog").get_by_role("button", name="Fork with these changes").click()
-    page.locator(".chip.engine", has_text=re.compile("paused")).wait_for()
-    page.keyboard.press("o")
+    engine(page, "paused.*3 moves")
+    press(page, "o", runs="paused.*5 moves")
+    page.get_by_label("only moves that called").wait_for()
     shot(page, "debugger-step")
-    page.keyboard.press("c")
-    page.locator(".chip.engine", has_text=re.compile("ended")).wait_for()
-    page.get_by_label("more", exact=True).click()
-    page.get_by_role("button", name="Compare with …").click()
+    press(page, "c", runs="ended")
+    more(page, "Compare with …")
     page.get_by_role("dialog").get_by_role("button", name=re.compile("failed")).click()
+    for side in ("left", "right"):
+        page.get_by_label(f"{side} move").wait_for()
     shot(page, "debugger-compare")
 
 
@@ -100,8 +104,7 @@ def own_table(browser: Any) -> None:
     server.start()
     page = opened(browser, server.url)
     for number in (1, 2):
-        page.keyboard.press("n")
-        page.locator(".chip.engine", has_text=re.compile(rf"paused.* after {number} move")).wait_for()
+        press(page, "n", runs=f"paused.* after {number} move")
     debugger.order("hold", {"kinds": ["request"]})
     page.keyboard.press("c")
     page.get_by_role("alertdialog").wait_for()
@@ -113,7 +116,7 @@ def own_table(browser: Any) -> None:
 
 def approval(page: Any) -> None:
     page.keyboard.press("c")
-    page.wait_for_function("() => document.querySelector('.held .buttons button:not([aria-disabled=true])')")
+    page.get_by_role("alertdialog").wait_for()
     shot(page, "debugger-approve")
 
 

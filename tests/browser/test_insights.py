@@ -12,7 +12,7 @@ from fsm_agent import Agent
 from fsm_agent.debug import DebugSession
 from fsm_agent.sessions.store import Store
 from fsm_agent.testing import ScriptedModel, call, repeat, status, text, tools
-from tests.browser.acting import more
+from tests.browser.acting import expect, more
 from tests.browser.axe import violations
 from tests.browser.conftest import Browser
 from tests.helpers.recorded_turns import measure
@@ -56,16 +56,17 @@ def test_trends_and_improbable_turns_are_plots_with_tables(width: int, browser: 
     dialog.get_by_text("40 turns on 4 days").wait_for()
     for title in ("requests by day", "money by day", "seconds by day"):
         picture = dialog.get_by_role("img", name=title)
-        assert picture.locator("circle").count() == (0 if title.startswith("money") else 4)
+        expect(picture.locator("circle")).to_have_count(0 if title.startswith("money") else 4)
         rows = dialog.get_by_role("region", name=f"figures of {title}").locator("tbody tr")
-        assert rows.count() == 4
-        assert rows.last.locator("th").inner_text() == datetime.date.today().isoformat()
-    assert dialog.get_by_role("img", name="the row that ended the visit").locator("rect").count() >= 1
+        expect(rows).to_have_count(4)
+        expect(rows.last.locator("th")).to_have_text(datetime.date.today().isoformat())
+    dialog.get_by_role("img", name="the row that ended the visit").locator("rect").first.wait_for()
     odd = dialog.get_by_role("region", name="improbable turns").locator("tbody tr").first
-    assert "CallLLM.error" in odd.inner_text()
+    expect(odd).to_contain_text("CallLLM.error")
     assert violations(page) == []
     assert page.evaluate("() => document.documentElement.scrollWidth") <= width
-    dialog.get_by_label("the last").select_option("7")
+    with page.expect_response("**/api/insights?days=7"):
+        dialog.get_by_label("the last").select_option("7")
     dialog.get_by_text("40 turns on 4 days").wait_for()
     odd.get_by_role("button").click()
     page.get_by_label("how the turn ended").get_by_text("Failed").wait_for()

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.browser.acting import expect
 from tests.browser.axe import violations
 from tests.browser.conftest import Browser
 from tests.debug.test_live_loading import committed
@@ -90,12 +92,11 @@ def test_a_save_is_shown_and_a_broken_one_says_where(browser: Browser, tmp_path:
     assert times(page, path, changed)["proof and bounds"] < 30
     page.get_by_label("what changed").get_by_text("S4.bad/1").first.wait_for()
     path.write_text(changed + "x = (\n")
-    page.get_by_role("alert").get_by_text("Line").wait_for()
-    assert "'(' was never closed" in page.get_by_role("alert").inner_text()
-    assert page.locator("#state-S4").count() == 1
+    expect(page.get_by_role("alert")).to_contain_text(re.compile(r"Line .*'\(' was never closed"))
+    expect(page.locator("#state-S4")).to_have_count(1)
     path.write_text(changed)
     page.wait_for_selector(READY)
-    assert page.get_by_role("alert").count() == 0
+    expect(page.get_by_role("alert")).to_have_count(0)
     assert violations(page) == []
 
 

@@ -13,7 +13,7 @@ from examples import nested
 from examples.review_loop import TABLE, workflow
 from fsm_agent.debug import DebugSession
 from fsm_agent.debug.core.pending_request import manual_workflow
-from tests.browser.acting import engine, more, press
+from tests.browser.acting import choose, engine, expect, more, press
 from tests.browser.conftest import Browser
 from tests.browser.test_page import NAMELESS, OVERLAPS
 
@@ -29,23 +29,23 @@ def test_a_review_is_stepped_looked_at_and_forked(browser: Browser, home: Path) 
     page = browser.open(browser.serve(workshop, workshop.start("Say what a cat is.").id).url)
     names = ["Draft", "Criticise", "Revise", "Close"]
     assert [page.locator(f"#state-{name} .name").count() for name in names] == [1] * 4
-    assert page.locator(".lane-names li").all_inner_texts() == names
-    assert page.get_by_role("tab").all_inner_texts() == ["Move", "State", "Breaks"]
+    expect(page.locator(".lane-names li")).to_have_text(names)
+    expect(page.get_by_role("tab")).to_have_text(["Move", "State", "Breaks"])
 
     # run to the first objection, and see what was said
     page.locator("#arrow-Criticise-Revise .label").click()
     page.locator("#arrow-Criticise-Revise[aria-pressed=true]").wait_for()
     press(page, "c", runs="paused.*Revise.*2 moves")
     inspector = page.get_by_label("inspector")
-    inspector.get_by_text("REVISE Which?").wait_for()
-    assert "rounds left" in inspector.inner_text()
-    page.get_by_role("tab", name="State").click()
-    assert page.locator(".counters .changed").inner_text().split() == ["rounds", "0", "1", "/", "3"]
+    expect(inspector).to_contain_text("rounds left")
+    expect(inspector).to_contain_text("REVISE Which?")
+    choose(page, "State")
+    expect(page.locator(".counters .changed")).to_have_text("rounds 0 1 / 3", use_inner_text=True)
     inspector.get_by_text("objections", exact=True).wait_for()
-    assert "limits" not in inspector.inner_text(), "said with the counters already"
+    expect(inspector).not_to_contain_text("limits")  # they are said with the counters already
 
     # one request, then out of the state, then back
-    page.get_by_role("tab", name="Move").click()
+    choose(page, "Move")
     page.keyboard.press("i")
     page.locator(".reason", has_text="Ask done").wait_for()
     press(page, "o", runs="paused.*Criticise.*3 moves")
@@ -55,12 +55,12 @@ def test_a_review_is_stepped_looked_at_and_forked(browser: Browser, home: Path) 
 
     # fork with another counter, and compare
     press(page, "b", "b", shows="2 of 4")
-    page.get_by_role("tab", name="State").click()
+    choose(page, "State")
     page.get_by_role("button", name="fork with other counters").click()
     page.get_by_role("dialog").get_by_label("rounds").fill("3")
     page.get_by_role("dialog").get_by_role("button", name="Fork with these changes").click()
     engine(page, "paused.*Revise.*2 moves")
-    page.get_by_role("tab", name="Breaks").click()
+    choose(page, "Breaks")
     page.get_by_label("before each request of a state").check()
     page.keyboard.press("c")
     card = page.get_by_role("alertdialog", name="A request is about to be made")
@@ -70,7 +70,7 @@ def test_a_review_is_stepped_looked_at_and_forked(browser: Browser, home: Path) 
     card.get_by_role("button", name="give this answer").click()
     page.get_by_label("how the turn ended").get_by_text("Failed: stalemate").wait_for()
     page.get_by_label("more", exact=True).click()
-    assert page.get_by_role("button", name="Make a pytest").count() == 0
+    expect(page.get_by_role("button", name="Make a pytest")).to_have_count(0)
     page.get_by_role("button", name="Compare with …").click()
     page.get_by_role("dialog").get_by_role("button", name=re.compile("completed")).click()
     page.get_by_text(
@@ -98,7 +98,7 @@ def test_a_new_turn_an_export_and_its_import(browser: Browser, home: Path, tmp_p
     more(page, "Import a run")
     page.get_by_label("exported file").set_input_files(tmp_path / "run.jsonl")
     page.get_by_role("dialog").get_by_role("button", name="Import").click()
-    page.wait_for_function("() => document.querySelector('.ending')?.textContent.includes('accepted')")
+    expect(page.locator(".ending")).to_contain_text("accepted")
 
 
 def test_a_table_is_played_by_hand(browser: Browser, home: Path) -> None:

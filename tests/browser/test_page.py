@@ -12,7 +12,7 @@ from fsm_agent.debug import DebugSession
 from fsm_agent.sessions.store import store_for
 from fsm_agent.testing import ScriptedModel, call, repeat, text, tools
 from tests.browser import scenes
-from tests.browser.acting import engine, fill, looks_at, more, press
+from tests.browser.acting import choose, engine, expect, fill, looks_at, more, press
 from tests.browser.conftest import Browser
 from tests.browser.scenes import cleaner, failed_turn, lengthened, long_turn, paced, provider, workshop_of
 from tests.debug.test_debug_remote import Elsewhere
@@ -34,8 +34,8 @@ def test_a_failed_turn_is_understood_and_cured_by_a_fork(
 
     # it opens where the turn failed, and says why
     ending = page.get_by_label("how the turn ended")
-    assert "Failed: overflow uncompressible" in ending.inner_text()
-    assert "too long for this model" in ending.inner_text()
+    expect(ending).to_contain_text("Failed: overflow uncompressible")
+    expect(ending).to_contain_text("too long for this model")
     looks_at(page, "8 of 8")
     assert "token=" not in page.url
 
@@ -48,7 +48,7 @@ def test_a_failed_turn_is_understood_and_cured_by_a_fork(
     # a breakpoint on the arrow to the error
     arrow = page.locator("#arrow-CallLLM-ClassifyError")
     arrow.locator(".label").click()
-    page.locator("#arrow-CallLLM-ClassifyError[aria-pressed=true]").wait_for()
+    expect(arrow).to_have_attribute("aria-pressed", "true")
 
     # the result of the tool was too long: give a shorter one, and continue from before the call
     press(page, "b", "b", shows="4 of 8")
@@ -57,7 +57,7 @@ def test_a_failed_turn_is_understood_and_cured_by_a_fork(
     dialog.get_by_label("Result of a tool", exact=True).fill(scenes.TAIL)
     dialog.get_by_role("button", name="Fork with these changes").click()
     engine(page, "paused.*ExecuteTools.*3 moves")
-    assert page.locator("#arrow-CallLLM-ClassifyError").get_attribute("aria-pressed") == "true"
+    expect(arrow).to_have_attribute("aria-pressed", "true")
 
     # step, step into, on to the end: this time it answers
     press(page, "n", runs="paused.*BuildMessages.*4 moves")
@@ -103,7 +103,7 @@ def test_a_failed_turn_is_understood_and_cured_by_a_fork(
 def test_conditions_hits_and_notes(browser: Browser, home: Path) -> None:
     workshop = workshop_of(home, [*paced(6, 0.0)])
     page = browser.open(browser.serve(workshop, workshop.start("go").id).url)
-    page.get_by_role("tab", name="Breaks").click()
+    choose(page, "Breaks")
     page.get_by_label("what to stop at").select_option("ExecuteTools")
     page.get_by_role("button", name="add the breakpoint").click()
     fill(page, "condition of ExecuteTools", "iterations >= 2")
@@ -114,8 +114,8 @@ def test_conditions_hits_and_notes(browser: Browser, home: Path) -> None:
     fill(page, "logpoint of tools", "round {iterations} at {seq}")
     page.locator(".tabs").click(position={"x": 2, "y": 2})
     press(page, "c", runs="paused.*ExecuteTools.*9 moves")
-    logs = page.locator(".logs").inner_text().split("\n")
-    assert logs == ["3 round 1 at 3", "6 round 2 at 6", "9 round 3 at 9"]
+    logs = ["3 round 1 at 3", "6 round 2 at 6", "9 round 3 at 9"]
+    expect(page.locator(".logs li")).to_have_text(logs)
     fill(page, "condition of ExecuteTools", "nonsense >= 2")
     page.get_by_role("alert").filter(has_text="unknown name").wait_for()
 
@@ -124,14 +124,14 @@ def test_what_is_typed_stays_while_the_turn_runs(browser: Browser, home: Path) -
     workshop = workshop_of(home, paced(60, 0.03), settings=LONG)
     turn = workshop.start("go").id
     page = browser.open(browser.serve(workshop, turn).url)
-    page.get_by_role("tab", name="Breaks").click()
+    choose(page, "Breaks")
     page.get_by_label("what to stop at").select_option("EmptyRecovery")
     page.get_by_role("button", name="add the breakpoint").click()
     page.locator(".tabs").click(position={"x": 2, "y": 2})
     page.keyboard.press("c")
     field = page.get_by_label("condition of EmptyRecovery")
     field.press_sequentially("iterations >= 2", delay=40)
-    assert field.input_value() == "iterations >= 2"
+    expect(field).to_have_value("iterations >= 2")
     engine(page, "running")
     field.press("Tab")
     until(lambda: [one.condition for one in workshop.open(turn).breakpoints] == ["iterations >= 2"])
@@ -146,12 +146,11 @@ def test_script_in_a_tool_result_is_text(browser: Browser, home: Path) -> None:
     workshop.start(evil).order("continue")
     page = browser.open(browser.serve(workshop, workshop.newest()).url)
     engine(page, "ended")
-    for name in ("Move", "State", "Messages", "Wire"):
-        page.get_by_role("tab", name=name).click()
-    page.get_by_role("tab", name="Messages").click()
+    for name in ("Move", "State", "Wire", "Messages"):
+        choose(page, name)
     page.locator(".message.user .content").get_by_text("<img src=x").wait_for()
-    assert page.locator(".message img, .message script").count() == 0
-    assert page.title() == "fsm_agent debugger"
+    expect(page.locator(".message img, .message script")).to_have_count(0)
+    expect(page).to_have_title("fsm_agent debugger")
 
 
 def test_twenty_moves_a_second(browser: Browser, home: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -177,14 +176,14 @@ def _followed(browser: Browser, home: Path, capsys: pytest.CaptureFixture[str]) 
     }""")
     page.keyboard.press("c")
     page.locator(".chip.engine", has_text=re.compile("ended")).wait_for(timeout=60_000)
-    lag, inserted = page.evaluate("() => [window.fsmAgent.lag, window.inserted]")
     record = workshop.open(workshop.newest() or "").record
+    page.wait_for_function("(count) => fsmAgent.lag.length === count", arg=record.count)
+    lag, inserted = page.evaluate("() => [window.fsmAgent.lag, window.inserted]")
     moves = record.moves(1, 400)
     rate = (len(moves) - 1) / (moves[-1]["at"] - moves[0]["at"])
     p95 = sorted(lag)[int(len(lag) * 0.95)]
     with capsys.disabled():
         print(f"\n{len(lag)} moves at {rate:.1f} a second: p95 {p95:.1f} ms from event to page")
-    assert len(lag) == record.count
     assert inserted == 0
     return rate, p95
 
@@ -203,9 +202,10 @@ def test_long_turns_are_scrubbed_by_windows(
     page.mouse.move(box["x"] + box["width"] - 2, box["y"] + 30)
     page.mouse.down()
     for part in range(PLACES, 0, -1):
+        looked = page.locator(".move-row.looked").get_attribute("id")
         before = page.evaluate("performance.now()")
         page.mouse.move(box["x"] + box["width"] * part / PLACES - 3, box["y"] + 30)
-        page.wait_for_function("() => document.querySelector('.move-row.looked .state-name') !== null")
+        page.locator(f".move-row.looked:not(#{looked}) .state-name").first.wait_for()
         times.append(page.evaluate("performance.now()") - before)
     page.mouse.up()
     press(page, "Home", shows=f"0 of {moves:,}")
@@ -278,9 +278,9 @@ def test_every_control_has_a_name_and_a_place(
     width, height, letters = size
     server = browser.serve(workshop_of(home, repeat(provider)), failed_turn(home))
     page = browser.open(server.url, width, height, dark, text=letters)
-    assert page.evaluate("document.documentElement.dataset.theme") == ("dark" if dark else "light")
+    expect(page.locator("html")).to_have_attribute("data-theme", "dark" if dark else "light")
     for name in ("Move", "State", "Messages", "Wire", "Breaks"):
-        page.get_by_role("tab", name=name).click()
+        choose(page, name)
         assert page.evaluate(NAMELESS) == []
         assert page.evaluate(OVERLAPS) == []
         assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
@@ -311,7 +311,7 @@ def test_search_the_map_by_keyboard_and_run_to_here(browser: Browser, home: Path
     page.get_by_role("button", name="show the whole table").click()
     page.locator(".table-view [data-event='built'].taken").wait_for()
     page.get_by_role("button", name="dark colors").click()
-    assert page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(11, 15, 21)"
+    expect(page.locator("body")).to_have_css("background-color", "rgb(11, 15, 21)")
 
 
 def test_a_turn_that_was_left_is_resumed(browser: Browser, home: Path) -> None:
@@ -350,7 +350,7 @@ def test_a_screen_reader_announces_the_position_and_not_every_move(browser: Brow
     page.keyboard.press("b")
     page.wait_for_function("() => window.spoken.at(-1)?.includes('You look at')")
     assert len(page.evaluate("window.spoken")) < 10, "38 moves were made"
-    assert page.locator("h1").inner_text() == "fsm_agent debugger"
+    expect(page.locator("h1")).to_have_text("fsm_agent debugger")
 
 
 def test_the_keyboard_reaches_everything_in_few_steps(browser: Browser, home: Path) -> None:
@@ -376,7 +376,7 @@ def test_the_keyboard_reaches_everything_in_few_steps(browser: Browser, home: Pa
     page.get_by_role("button", name="Compare with …").wait_for()
     page.keyboard.press("Escape")
     page.get_by_role("button", name="Compare with …").wait_for(state="hidden")
-    assert page.evaluate("document.activeElement.getAttribute('aria-label')") == "more"
+    expect(page.get_by_label("more", exact=True)).to_be_focused()
     page.locator(".picker summary").click()
     page.get_by_role("button", name="new turn").wait_for()
     page.locator("#map").click(position={"x": 4, "y": 4})
@@ -400,7 +400,7 @@ def test_a_question_at_a_terminal_elsewhere_is_answered_on_the_page(browser: Bro
         card.get_by_text("The process that runs the turn asks, too").wait_for()
         card.get_by_role("button", name="allow once").click()
         engine(page, "ended")
-        page.get_by_role("tab", name="Messages").click()
+        choose(page, "Messages")
         page.get_by_label("inspector").get_by_text("painted wall").first.wait_for()
     finally:
         elsewhere.close()
@@ -414,8 +414,8 @@ def test_children_are_listed_below_the_turn_that_began_them(browser: Browser, ho
     page = browser.open(browser.serve(DebugSession(store_for(home, "normal")), result.turn_id).url)
     page.locator(".picker summary").click()
     parent, child = (page.locator(".picker li", has_text=asked) for asked in ("What says", "Ask the cat"))
-    assert "boss · " in parent.inner_text()
-    assert "child · cats · " in child.inner_text()
+    expect(parent).to_contain_text("boss · ")
+    expect(child).to_contain_text("child · cats · ")
     buttons = (one.locator("button").bounding_box() for one in (parent, child))
     left = [box["x"] for box in buttons]
     assert left[1] > left[0] + 10
@@ -424,8 +424,7 @@ def test_children_are_listed_below_the_turn_that_began_them(browser: Browser, ho
 def test_a_home_without_turns_says_so_on_the_page_itself(browser: Browser, home: Path) -> None:
     page = browser.visit(browser.serve(workshop_of(home, repeat(provider))).url)
     title = page.get_by_role("heading", name="No turns yet")
-    title.wait_for()
-    assert title.evaluate("(one) => getComputedStyle(one).backgroundColor") == "rgba(0, 0, 0, 0)"
+    expect(title).to_have_css("background-color", "rgba(0, 0, 0, 0)")
     page.get_by_role("button", name="new turn").click()
     hint, field = (page.get_by_role("dialog").locator(what).bounding_box() for what in ("p", "textarea"))
     assert hint["y"] + hint["height"] + 4 <= field["y"]
@@ -435,21 +434,21 @@ def test_nothing_lies_over_what_is_read(browser: Browser, home: Path) -> None:
     """The positions below the lanes are not under a marker, no control is on the table, and the controls of a
     message are beside each other."""
     page = browser.open(browser.serve(workshop_of(home, repeat(provider)), failed_turn(home)).url)
+    page.locator(".marker").first.wait_for()
     lanes = page.locator(".lane-canvas").bounding_box()
     names = page.locator(".lane-names").bounding_box()
-    page.locator(".marker").first.wait_for()
     for marker in page.locator(".marker").all():
         box = marker.bounding_box()
         assert (
             box["y"] + box["height"] <= names["y"] + names["height"] + 1 < lanes["y"] + lanes["height"] - 16
         )
-    page.get_by_role("tab", name="Messages").click()
+    choose(page, "Messages")
     buttons = page.locator(".message header").first.locator("button")
     first, second = buttons.first.bounding_box(), buttons.nth(1).bounding_box()
     assert second["x"] - (first["x"] + first["width"]) < 20
-    page.get_by_role("tab", name="State").click()
+    choose(page, "State")
     figures = page.locator(".counters tr", has_text="attempts").locator("td").first
-    assert figures.evaluate("(one) => getComputedStyle(one).whiteSpace") == "nowrap"
+    expect(figures).to_have_css("white-space", "nowrap")
     page.locator(".switch button", has_text="Table").click()
     bottom = page.locator(".switch.size").bounding_box()
     assert page.locator("#table-state-Prepare").bounding_box()["y"] >= bottom["y"] + bottom["height"]

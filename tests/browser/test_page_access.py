@@ -10,7 +10,7 @@ import pytest
 
 from fsm_agent.sessions.store import store_for
 from fsm_agent.testing import repeat
-from tests.browser.acting import engine, looks_at, press
+from tests.browser.acting import choose, engine, expect, looks_at, press
 from tests.browser.axe import violations
 from tests.browser.conftest import Browser
 from tests.browser.scenes import cleaner, failed_turn, lengthened, long_turn, provider, workshop_of
@@ -26,7 +26,6 @@ class Views:
         self._page, self._width = page, width
 
     def look(self, view: str) -> None:
-        self._page.evaluate("() => new Promise((done) => requestAnimationFrame(() => setTimeout(done, 50)))")
         assert violations(self._page) == [], view
         assert self._page.evaluate("document.documentElement.scrollWidth") <= self._width, view
 
@@ -40,15 +39,13 @@ def test_axe_finds_nothing_in_any_view(
     server = browser.serve(workshop, failed_turn(home))
     page = browser.open(server.url, width, height, dark)
     views = Views(page, width)
+    looks_at(page, "8 of 8")
     views.look("as it opens")
     press(page, "b", "b", shows="6 of 8")
     page.locator(".whatif .ladder").wait_for()
     views.look("a move")
     for name in ("State", "Messages", "Wire", "Breaks"):
-        page.get_by_role("tab", name=name).click()
-        page.locator(
-            f"#tab-{'breakpoints' if name == 'Breaks' else name.lower()}[aria-selected=true]"
-        ).wait_for()
+        choose(page, name)
         views.look(name)
     page.get_by_role("button", name="add the breakpoint").click()
     condition = page.get_by_label("condition of Prepare")
@@ -89,17 +86,26 @@ def test_axe_finds_nothing_in_any_view(
     views.look("a question")
 
 
+TOLD = """() => {
+    window.told = 0;
+    matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => { told += 1; });
+}"""
+"""Count how often the page was told, before this was, that the colors of the system have changed."""
+
+
 def test_colors_follow_the_system_until_one_chooses(browser: Browser, home: Path) -> None:
     page = browser.open(browser.serve(workshop_of(home, repeat(provider)), failed_turn(home)).url)
-    color = "() => getComputedStyle(document.body).backgroundColor"
-    light = page.evaluate(color)
+    body, light = page.locator("body"), "rgb(243, 245, 248)"
+    expect(body).to_have_css("background-color", light)
     page.emulate_media(color_scheme="dark")
-    page.wait_for_function("(light) => getComputedStyle(document.body).backgroundColor !== light", arg=light)
+    expect(body).not_to_have_css("background-color", light)
     page.get_by_role("button", name="light colors").click()
-    page.wait_for_function("(light) => getComputedStyle(document.body).backgroundColor === light", arg=light)
-    page.emulate_media(color_scheme="light")
-    page.emulate_media(color_scheme="dark")
-    assert page.evaluate(color) == light, "chosen here"
+    expect(body).to_have_css("background-color", light)
+    page.evaluate(TOLD)
+    for number, system in enumerate(("light", "dark"), 1):
+        page.emulate_media(color_scheme=system)
+        page.wait_for_function("(number) => told === number", arg=number)
+    expect(body).to_have_css("background-color", light)  # as was chosen here
 
 
 CROSSED = """() => {
@@ -138,14 +144,15 @@ def test_twenty_thousand_moves_are_few_elements(browser: Browser, home: Path) ->
     lengthened(store_for(home, "normal"), turn, 20_000)
     server = browser.serve(workshop_of(home, repeat(provider)), small)
     page = browser.open(server.url)
+    looks_at(page, "of")
     count = "document.querySelectorAll('*').length"
     few = page.evaluate(count)
     page.goto(f"{server.address}?turn={turn}#token={server.token}")
     looks_at(page, "20,000 of 20,000")
     for axis in ("moves", "time"):
         page.get_by_role("button", name=axis, exact=True).click()
-        for key in ("Home", "m", "End"):
-            page.keyboard.press(key)
+        for key, place in (("Home", "0"), ("m", "1"), ("End", "20,000")):
+            press(page, key, shows=f"at {place} of")
             page.locator(".move-row.looked").wait_for()
         assert page.evaluate(count) < few + 200
     page.locator(".waits-legend").wait_for()

@@ -11,7 +11,7 @@ import pytest
 from fsm_agent.testing import call as called
 from fsm_agent.testing import repeat, text, tools
 from tests.browser import scenes
-from tests.browser.acting import engine, looks_at, more
+from tests.browser.acting import choose, engine, expect, looks_at, more
 from tests.browser.conftest import Browser
 
 pytestmark = pytest.mark.slow
@@ -44,19 +44,19 @@ def test_a_move_names_its_call_and_its_tokens_and_a_filter_leaves_those_of_a_too
     page.get_by_label("only moves that called").select_option("note")
     page.get_by_text("12 moves of").wait_for()
     rows = page.locator(".move-row")
-    assert {row.locator(".state-name").first.inner_text() for row in rows.all()} == {"ExecuteTools"}
+    expect(rows.locator(".num + .state-name")).to_have_text(["ExecuteTools"] * rows.count())
     page.get_by_label("only moves with this text").fill("noted 11")
     page.get_by_text("1 move of").wait_for()
-    assert rows.locator(".because").all_inner_texts() == ["note(number: 11)"]
+    expect(rows.locator(".because")).to_have_text(["note(number: 11)"])
     page.get_by_label("only moves that called").select_option("")
     page.get_by_label("only moves with this text").fill("")
     row = page.locator(".move-row", has_text="ExecuteTools")
     row.locator(".tokens", has_text=re.compile("^15$")).first.wait_for()
     found = page.get_by_label("search moves, requests and replies")
     found.fill("noted")
-    found.press("Enter")
-    for _ in range(8):
+    for number in range(1, 10):
         found.press("Enter")
+        expect(page.locator(".hits-count")).to_have_text(re.compile(f"^{number} of"))
     current, list_of_hits = (
         page.locator(".hits .current").bounding_box(),
         page.locator(".hits").bounding_box(),
@@ -66,7 +66,7 @@ def test_a_move_names_its_call_and_its_tokens_and_a_filter_leaves_those_of_a_too
 
 def test_an_edited_message_of_an_ended_turn_is_asked_anew(browser: Browser, home: Path) -> None:
     page = browser.open(served(browser, home)[1].url)
-    page.get_by_role("tab", name="Messages").click()
+    choose(page, "Messages")
     page.get_by_label("edit user message 0 and run again").click()
     page.get_by_text("Message #0 was first read after").wait_for()
     page.get_by_role("dialog").get_by_role("textbox", name="text").fill("note 9")
@@ -77,7 +77,7 @@ def test_an_edited_message_of_an_ended_turn_is_asked_anew(browser: Browser, home
 
 def test_an_edited_answer_takes_the_place_of_the_models(browser: Browser, home: Path) -> None:
     page = browser.open(served(browser, home)[1].url)
-    page.get_by_role("tab", name="Messages").click()
+    choose(page, "Messages")
     page.get_by_label("edit assistant message 3 and run again").click()
     page.get_by_text("Message #3 is the model's answer").wait_for()
     page.get_by_label("answer by hand").fill("so be it")
@@ -103,7 +103,7 @@ def test_nothing_covers_the_map_and_names_are_readable(browser: Browser, home: P
         )
         assert apart, text_of_map.inner_text()
         assert box["height"] >= 9
-    assert page.locator(".lane-names li").first.is_visible()
+    expect(page.locator(".lane-names li").first).to_be_visible()
     assert page.evaluate("document.documentElement.scrollWidth") <= width
 
 

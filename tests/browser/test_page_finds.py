@@ -11,7 +11,7 @@ import pytest
 
 from fsm_agent.debug import DebugSession
 from fsm_agent.testing import repeat, text
-from tests.browser.acting import engine, looks_at, press
+from tests.browser.acting import choose, engine, expect, looks_at, press
 from tests.browser.conftest import Browser
 from tests.browser.scenes import agent_of, failed_turn, long_turn, paced, provider, workshop_of
 from tests.debug.test_debug_data import dead
@@ -23,14 +23,15 @@ def test_a_link_leads_to_a_move_and_is_there_after_a_reload(browser: Browser, ho
     server = browser.serve(workshop_of(home, repeat(provider)), failed_turn(home))
     page = browser.open(f"{server.url}&at=3")
     looks_at(page, "3 of 8")
-    assert page.url.endswith("#at=3")
+    expect(page).to_have_url(re.compile("#at=3$"))
     press(page, "m", shows="4 of 8")
+    expect(page).to_have_url(re.compile("#at=4$"))
     page.reload()
     looks_at(page, "4 of 8")
     page.evaluate("() => { location.hash = '#at=2'; }")
     looks_at(page, "2 of 8")
     press(page, "End", shows="8 of 8")
-    assert "#" not in page.url
+    expect(page).not_to_have_url(re.compile("#"))
     page.goto(f"{server.address}?turn=s-nothing")
     page.get_by_role("heading", name="There is no such turn").wait_for()
     page.locator(".picker summary").click()
@@ -44,14 +45,14 @@ def test_a_search_goes_around_and_lists_its_hits(browser: Browser, home: Path) -
     field.fill("noted 1")
     field.press("Enter")
     page.locator(".hits li").first.wait_for()
-    whole = re.fullmatch(r"1 of (\d+)", count.inner_text())
-    assert whole is not None
-    assert page.locator(".hits li").count() == int(whole[1])
-    for number in (*range(2, int(whole[1]) + 1), 1):
+    whole = page.locator(".hits li").count()
+    for number in (*range(1, whole + 1), 1):
+        expect(count).to_have_text(f"{number} of {whole}")
         field.press("Enter")
-        page.locator(".hits-count", has_text=f"{number} of {whole[1]}").wait_for()
     field.press("Shift+Enter")
-    page.locator(".hits-count", has_text=f"{whole[1]} of {whole[1]}").wait_for()
+    expect(count).to_have_text(f"1 of {whole}")
+    field.press("Shift+Enter")
+    expect(count).to_have_text(f"{whole} of {whole}")
     hit = page.locator(".hits li button").nth(1)
     place = hit.locator(".num").inner_text()
     hit.click()
@@ -59,7 +60,7 @@ def test_a_search_goes_around_and_lists_its_hits(browser: Browser, home: Path) -
     field.fill("nowhere to be found")
     field.press("Enter")
     page.get_by_role("alert").filter(has_text="is in no move").wait_for()
-    assert field.input_value() == "nowhere to be found"
+    expect(field).to_have_value("nowhere to be found")
 
 
 def test_other_budgets_would_have_taken_another_row(browser: Browser, home: Path) -> None:
@@ -67,7 +68,7 @@ def test_other_budgets_would_have_taken_another_row(browser: Browser, home: Path
     looks_at(page, "2 of 8")
     ladder = page.locator(".whatif .ladder")
     ladder.get_by_text("a limit of iterations of 0").first.wait_for()
-    assert "iterations: 90 of 90 left" in ladder.locator(".taken").inner_text()
+    expect(ladder.locator(".taken")).to_contain_text("iterations: 90 of 90 left")
     page.get_by_text("What if the budgets were others?").click()
     page.get_by_label("limit of iterations").fill("0")
     page.get_by_role("status").filter(has_text="Then summarize would be taken, to BuildMessages").wait_for()
@@ -84,7 +85,7 @@ def test_other_budgets_would_have_taken_another_row(browser: Browser, home: Path
 def test_a_condition_on_a_tool_is_completed_checked_and_met(browser: Browser, home: Path) -> None:
     workshop = workshop_of(home, paced(6, 0.0))
     page = browser.open(browser.serve(workshop, workshop.start("go").id).url)
-    page.get_by_role("tab", name="Breaks").click()
+    choose(page, "Breaks")
     page.get_by_label("kind of breakpoint").select_option("move")
     page.get_by_role("button", name="add the breakpoint").click()
     field = page.get_by_label("condition of any")
@@ -96,7 +97,7 @@ def test_a_condition_on_a_tool_is_completed_checked_and_met(browser: Browser, ho
     field.press_sequentially('contains "waited" and nonsense > 2')
     field.press("Enter")
     page.get_by_role("alert").filter(has_text="unknown name 'nonsense'").wait_for()
-    assert field.input_value() == 'result contains "waited" and nonsense > 2'
+    expect(field).to_have_value('result contains "waited" and nonsense > 2')
     field.fill('tool == "wait_a_little" and result contains "waited" and iterations >= 2')
     field.press("Enter")
     page.get_by_role("alert").wait_for(state="detached")
@@ -115,12 +116,12 @@ def test_a_held_request_is_edited_and_an_answer_is_a_form(browser: Browser, home
 
     workshop = workshop_of(home, repeat(model))
     page = browser.open(browser.serve(workshop, workshop.start("What is happening?").id).url)
-    page.get_by_role("tab", name="Breaks").click()
+    choose(page, "Breaks")
     page.get_by_label("before each request to the model").check()
     page.keyboard.press("c")
     card = page.get_by_role("alertdialog", name="The model is about to be asked")
     card.get_by_text("the exact body").click()
-    assert "What is happening?" in card.get_by_label("body of the request").inner_text()
+    expect(card.get_by_label("body of the request")).to_contain_text("What is happening?")
     card.get_by_role("button", name="answer by hand").click()
     card.get_by_label("add a call of a tool").select_option("note")
     card.get_by_label("number", exact=True).fill("7")
@@ -131,7 +132,7 @@ def test_a_held_request_is_edited_and_an_answer_is_a_form(browser: Browser, home
     body.fill("{nonsense")
     card.get_by_role("button", name="send what is written here").click()
     card.get_by_role("alert").filter(has_text="is not JSON").wait_for()
-    assert body.input_value() == "{nonsense"
+    expect(body).to_have_value("{nonsense")
     body.fill(changed)
     card.get_by_role("button", name="send what is written here").click()
     engine(page, "ended")
@@ -139,11 +140,12 @@ def test_a_held_request_is_edited_and_an_answer_is_a_form(browser: Browser, home
     assert "noted 7" in str(bodies[0])
     ending = page.get_by_label("how the turn ended")
     ending.locator("strong", has_text="Loud").wait_for()
-    assert ending.locator("img, script").count() == 0
-    assert "<img src=x" in ending.inner_text()
+    expect(ending.locator("img, script")).to_have_count(0)
+    expect(ending).to_contain_text("<img src=x")
     ending.get_by_role("button", name="show it as it was written").click()
+    expect(ending.locator(".final")).to_contain_text("**Loud**")
     assert "**Loud** and\nclear" in ending.locator(".final").inner_text()
-    assert page.title() == "fsm_agent debugger"
+    expect(page).to_have_title("fsm_agent debugger")
 
 
 def test_a_process_that_died_has_a_red_card(browser: Browser, home: Path) -> None:
@@ -152,9 +154,8 @@ def test_a_process_that_died_has_a_red_card(browser: Browser, home: Path) -> Non
     page = browser.open(browser.serve(workshop, turn).url)
     card = page.get_by_label("the process died")
     card.get_by_text("1 effect is in doubt").wait_for()
-    assert "a call of shoot" in card.inner_text()
-    assert "the moon" in card.inner_text()
-    assert "Resume does not run it again" in card.inner_text()
+    for words in ("a call of shoot", "the moon", "Resume does not run it again"):
+        expect(card).to_contain_text(words)
     card.get_by_role("button", name="resume the turn").click()
     engine(page, "paused.*ExecuteTools")
     card.wait_for(state="detached")
@@ -165,7 +166,7 @@ def test_without_the_program_nothing_can_be_pressed(browser: Browser, home: Path
     workshop = workshop_of(home, repeat(provider))
     server = browser.serve(workshop, workshop.start("Why?").id)
     page = browser.open(server.url)
-    assert page.get_by_role("button", name="step", exact=True).get_attribute("aria-disabled") is None
+    expect(page.get_by_role("button", name="step", exact=True)).not_to_have_attribute("aria-disabled", "true")
     page.get_by_role("button", name="forward").click(force=True)
     page.get_by_role("alert").filter(has_text="this is the newest move").wait_for()
     server.stop()
@@ -173,9 +174,9 @@ def test_without_the_program_nothing_can_be_pressed(browser: Browser, home: Path
     names = ("step", "step into", "step over", "continue", "interrupt", "fork here")
     for name in names:
         button = page.get_by_role("button", name=name, exact=True)
-        assert button.get_attribute("aria-disabled") == "true", name
-        assert "the debugger is gone" in (button.get_attribute("title") or "")
-    assert page.locator(".search input").is_disabled()
+        expect(button).to_have_attribute("aria-disabled", "true")
+        expect(button).to_have_attribute("title", re.compile("the debugger is gone"))
+    expect(page.locator(".search input")).to_be_disabled()
     page.keyboard.press("n")
     page.locator(".toast", has_text="the debugger is gone").wait_for()
     browser.errors.clear()  # the browser says on its console that nothing answers

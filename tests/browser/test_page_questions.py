@@ -16,7 +16,7 @@ from fsm_agent.errors import TurnSuspended
 from fsm_agent.fsm.codec import dumps
 from fsm_agent.support.redaction import mask_json
 from fsm_agent.testing import call, repeat, text, tools
-from tests.browser.acting import press
+from tests.browser.acting import choose, expect, press
 from tests.browser.conftest import Browser
 from tests.browser.scenes import agent_of, apart, cleaner, failed_turn, workshop_of
 from tests.helpers.questions import ARGUMENTS, rebuilt, with_lists_as_objects
@@ -76,7 +76,7 @@ def test_a_call_is_shown_whole_and_unmasked(browser: Browser, home: Path) -> Non
     page = asked(browser, home, HIDES)
     card = page.locator(CARD)
     assert original(card.locator(".call-text").text_content()) == HIDES
-    assert "all of it is here, scroll to see it" in card.inner_text()
+    expect(card).to_contain_text("all of it is here, scroll to see it")
     box = card.locator(".call-text")
     assert box.evaluate("(one) => one.scrollHeight > one.clientHeight")
     style = box.evaluate(
@@ -115,10 +115,12 @@ def test_a_click_that_was_meant_for_the_question_before_answers_nothing(browser:
     assert presses(page, "allow once") is True
     page.get_by_text("Not taken: this has only just appeared here").wait_for()
     press(page, "Enter", "Space")
-    page.wait_for_timeout(1_500)
-    assert page.locator(".call-text", has_text="second").is_visible()
+    page.wait_for_function(f"() => !{EARLY}")
+    expect(page.locator(".call-text")).to_contain_text("second")
     page.locator(CARD).get_by_role("button", name="deny").click()
     page.locator(".chip.engine.ended").wait_for()
+    choose(page, "Messages")
+    expect(page.locator(".message.tool").last).to_contain_text("denied")
 
 
 def test_what_moves_or_is_covered_cannot_be_pressed_at_once(browser: Browser, home: Path) -> None:
@@ -165,4 +167,4 @@ def test_what_a_suspended_turn_waits_for_is_answered_here(browser: Browser, home
     page.locator(".chip.engine.paused").wait_for()
     page.keyboard.press("c")
     page.locator(".chip.engine.ended").wait_for()
-    assert "deleted invoice 20481" in page.locator(".ending").inner_text()
+    expect(page.locator(".ending")).to_contain_text("deleted invoice 20481")

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
+from tests.browser.acting import expect
 from tests.browser.axe import violations
 from tests.browser.conftest import Browser
-from tests.helpers.waiting import until
 from tests.serve.processes import ServerProcess
 
 pytest.importorskip("ag_ui")
@@ -53,22 +53,23 @@ def test_a_chat_with_a_tool_an_approval_and_a_question(
     ask(page, "how is the weather?")
     page.get_by_text("take a coat").wait_for()
     page.locator(".message strong", has_text="12 degrees").wait_for()
-    assert page.get_by_role("link", name="link").get_attribute("rel") == "noopener noreferrer nofollow"
-    assert page.locator(".message b", has_text="no").count() == 0  # markup of a model stays text
+    link = page.get_by_role("link", name="link")
+    expect(link).to_have_attribute("rel", "noopener noreferrer nofollow")
+    expect(page.locator(".message b", has_text="no")).to_have_count(0)  # markup of a model stays text
     page.locator(".call.ok", has_text="look_up").click()
     page.get_by_label("result").get_by_text("In Oslo it is 12 degrees.").wait_for()
     lights(page, "Finalize")
-    assert page.locator(".map .state.seen").count() == 5
+    expect(page.locator(".map .state.seen")).to_have_count(5)
     assert violations(page) == []
 
     ask(page, "write a mail")
     page.get_by_role("heading", name="May send_mail run?").wait_for()
     lights(page, "ExecuteTools")
-    assert "See you soon." in page.get_by_label("what would run").inner_text()
+    expect(page.get_by_label("what would run")).to_contain_text("See you soon.")
     assert violations(page) == []
     page.get_by_role("button", name="Allow once").click()
     page.get_by_text("The mail: sent to ann@example.org").wait_for()
-    assert page.get_by_role("heading", name="May send_mail run?").count() == 0
+    expect(page.get_by_role("heading", name="May send_mail run?")).to_have_count(0)
 
     ask(page, "let me choose")
     page.get_by_text("Which one?", exact=True).wait_for()
@@ -96,7 +97,7 @@ def test_a_reload_in_mid_turn_shows_everything_once(server: ServerProcess, brows
     said = page.get_by_role("log").inner_text()
     assert [said.count(f"{one} ") for one in WORDS[:-1]] == [1] * 39
     assert said.count("something long") == said.count("It takes a while.") == said.count("wait\n") == 1
-    until(lambda: page.locator(".path li").count() == 6, "the last move")
+    expect(page.locator(".path li")).to_have_count(6)
     # an approval is there after a reload, too, and in another tab
     ask(page, "write a mail")
     page.get_by_role("button", name="Allow once").wait_for()
@@ -108,7 +109,7 @@ def test_a_reload_in_mid_turn_shows_everything_once(server: ServerProcess, brows
     other.locator(".call.denied").wait_for()
     page.reload()
     page.get_by_text("The mail:").wait_for()
-    assert page.get_by_role("button", name="Allow once").count() == 0
+    expect(page.get_by_role("button", name="Allow once")).to_have_count(0)
 
 
 def test_the_keyboard_alone(server: ServerProcess, browser: Browser) -> None:
@@ -124,15 +125,13 @@ def test_the_keyboard_alone(server: ServerProcess, browser: Browser) -> None:
     assert page.evaluate(focused) == "Allow once"
     page.keyboard.press("Enter")
     page.get_by_text("The mail: sent").wait_for()
-    until(
-        lambda: page.evaluate("document.activeElement.tagName") == "TEXTAREA", "the focus is where one writes"
-    )
+    expect(page.get_by_label("your message")).to_be_focused()
     page.get_by_role("button", name="Send").wait_for()
     page.keyboard.type("something long")
     page.keyboard.press("Enter")
     page.locator(".call.running").wait_for()
     page.keyboard.press("Tab")
-    assert page.evaluate(focused) == "Stop"
+    expect(page.get_by_role("button", name="Stop")).to_be_focused()
     page.keyboard.press("Enter")
     page.get_by_text("Stopped.").wait_for()
     page.get_by_role("button", name="New chat").focus()
@@ -170,4 +169,4 @@ def test_a_wrong_key_is_asked_for_again(server: ServerProcess, browser: Browser)
     page.get_by_label("Key").fill(server.token)
     page.keyboard.press("Enter")
     page.get_by_label("your message").wait_for()
-    assert "token" not in page.url
+    expect(page).not_to_have_url(re.compile("token"))

@@ -71,6 +71,17 @@ def limits(request: Request) -> dict[str, int]:
     return {name: number(wanted, name) for name in wanted}
 
 
+def choices_at(debugger: Debugger, move: Mapping[str, Any], limits: Mapping[str, int]) -> dict[str, Any]:
+    """Return the rows of each event of the state that a move left, under these limits instead of its own."""
+    record, at, table, state = debugger.record, move["seq"], debugger.table, move["source"]
+    known = {**record.snapshot(at).get("limits", {}), **limits}
+    budgets = Budgets(record.counters(at - 1, debugger.kind.counters), known)
+    return {
+        event: [one.to_dict() for one in choices(table, state, event, budgets)]
+        for event in table.events(state)
+    }
+
+
 def whole(request: Request, name: str, default: int) -> int:
     """Return a whole number from 0 that is given by name."""
     given = request.query_params.get(name)
@@ -243,19 +254,10 @@ class DebugPage(Page):
         """Answer with the rows that could have been taken by a move, under other limits where ``limits``
         names some (a JSON object)."""
         debugger, at = self._debugger(request), position(request)
-        record = debugger.record
-        move = next(iter(record.moves(at, at)), None)
+        move = next(iter(debugger.record.moves(at, at)), None)
         if move is None:
-            raise ConfigError("no move led here", at, f"1 to {record.count}")
-        known = record.snapshot(at).get("limits", {})
-        budgets = Budgets(record.counters(at - 1, debugger.kind.counters), known)
-        budgets = budgets.with_values({}, limits(request))
-        table, state = debugger.table, move["source"]
-        lines = {
-            event: [one.to_dict() for one in choices(table, state, event, budgets)]
-            for event in table.events(state)
-        }
-        return {"event": move["event"], "row": move["row"], "lines": lines, "limits": budgets.limits}
+            raise ConfigError("no move led here", at, f"1 to {debugger.record.count}")
+        return {"lines": choices_at(debugger, move, limits(request))}
 
     def condition(self, request: Request) -> Any:
         """Answer whether a condition of a breakpoint can be read; an error says what cannot."""
@@ -267,10 +269,12 @@ class DebugPage(Page):
         debugger = self._debugger(request)
         at, record = position(request), debugger.record
         snapshot = record.snapshot(at)
+        move = next(iter(record.moves(at, at)), None) if at else None
         return {
             "at": at,
             "state": snapshot["state"],
-            "move": next(iter(record.moves(at, at)), None) if at else None,
+            "move": move,
+            "choices": move and choices_at(debugger, move, {}),
             "visit": record.visit(at - 1) if at else [],
             "now": debugger.visit(at),
             "changed": [] if at == 0 else record.changes_at(at),

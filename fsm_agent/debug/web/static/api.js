@@ -67,7 +67,8 @@ export async function get(path) {
   return answered(await ask(path));
 }
 
-export const post = async (path, body = {}) =>
+/** Ask with a body, which changes nothing. */
+export const submit = async (path, body) =>
   answered(
     await ask(path, {
       method: "POST",
@@ -75,6 +76,15 @@ export const post = async (path, body = {}) =>
       body: JSON.stringify(body),
     }),
   );
+
+let before = Promise.resolve();
+
+/** Change something, after all that was to be changed before. A `body` that depends on the answers to that is a function. */
+export function post(path, body = {}) {
+  const done = before.then(async () => submit(path, typeof body === "function" ? await body() : body));
+  before = done.catch(() => {});
+  return done;
+}
 
 export const turnPath = (turn, rest = "") => `/api/turns/${encodeURIComponent(turn)}${rest}`;
 

@@ -51,6 +51,8 @@ function App({ hello }) {
   const told = useRef({ status: 0, breakpoints: 0 }); // how often: an answer that was on its way meanwhile is older
   const moves = useMemo(() => new Moves(turn, () => setVersion((n) => n + 1)), [turn]);
   current.moves = moves;
+  const broken = useMemo(() => ({ current: null }), [turn]); // breakpoints as the program last told them
+  const left = () => current.moves !== moves; // this turn, for another
 
   const at = look === null ? count : Math.min(look, count);
   const lookAt = (seq) => {
@@ -62,14 +64,14 @@ function App({ hello }) {
   const load = async () => {
     const before = { ...told.current };
     const said = await get(turnPath(turn));
+    if (left()) return;
     setInfo(said);
     if (before.status === told.current.status) setStatus(said.status);
     setCount((known) => Math.max(known, said.count));
-    if (before.breakpoints === told.current.breakpoints) setBreakpoints(said.breakpoints);
+    if (before.breakpoints === told.current.breakpoints) setBreakpoints((broken.current = said.breakpoints));
     setVisits(visitsOf(said.taken, hello.states[0]));
     setVersion((n) => n + 1);
     setAgain((n) => n + 1);
-    return said;
   };
 
   useEffect(() => {
@@ -77,6 +79,9 @@ function App({ hello }) {
     const again = new URLSearchParams(location.search).get("turn") === turn;
     if (!again) history.replaceState(null, "", `/?turn=${encodeURIComponent(turn)}`);
     setInfo(null);
+    setStatus(null);
+    setBreakpoints([]);
+    setVisits(visitsOf([], hello.states[0]));
     setCount(0);
     setLook(again ? placeInHash() : null);
     setLogs([]);
@@ -140,16 +145,18 @@ function App({ hello }) {
   };
   /** An order whose refusal is shown where it was given. */
   const asked = (name, body) => post(turnPath(turn, `/orders/${name}`), body);
-  const setBreaks = (wanted) =>
-    post(turnPath(turn, "/breakpoints"), { all: wanted }).then((said) => {
+  const setBreaks = (change) =>
+    post(turnPath(turn, "/breakpoints"), async () => ({ all: change(broken.current || (await get(turnPath(turn))).breakpoints) })).then((said) => {
       told.current.breakpoints += 1;
-      setBreakpoints(said.breakpoints);
+      broken.current = said.breakpoints;
+      if (!left()) setBreakpoints(broken.current);
       setProblem("");
     });
-  const onBreak = (kind, target) => {
-    const same = breakpoints.find((one) => one.kind === kind && one.target === target);
-    return setBreaks(same ? breakpoints.filter((one) => one !== same) : [...breakpoints, { kind, target }]).catch(failed);
-  };
+  const onBreak = (kind, target) =>
+    setBreaks((all) => {
+      const same = all.find((one) => one.kind === kind && one.target === target);
+      return same ? all.filter((one) => one !== same) : [...all, { kind, target }];
+    }).catch(failed);
   const onRun = (kind, target) => (alive ? go("to", { breakpoint: { kind, target } }) : setProblem("This turn is no longer running: fork it, then run to there."));
   const open = (id, table = hello.name) => {
     if (table !== hello.name) return location.assign(`/?turn=${encodeURIComponent(id)}`); // its table has another map

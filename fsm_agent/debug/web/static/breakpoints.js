@@ -11,10 +11,10 @@ export function Breakpoints({ turn, breakpoints, targets, names, onBreakpoints, 
   const [target, setTarget] = useState("");
   const chosen = targets[kind].includes(target) ? target : targets[kind][0];
   const [whole, setWhole] = useState("");
-  const change = (one, values) => onBreakpoints(breakpoints.map((other) => (other.id === one.id ? { ...other, ...values } : other)));
+  const change = (one, values) => onBreakpoints((all) => all.map((other) => (other.id === one.id ? { ...other, ...values } : other)));
   const add = async (given = {}) => {
     try {
-      await onBreakpoints([...breakpoints, { kind, target: chosen, ...given }]);
+      await onBreakpoints((all) => [...all, { kind, target: chosen, ...given }]);
       setWhole("");
     } catch (error) {
       setWhole(error.message);
@@ -34,7 +34,7 @@ export function Breakpoints({ turn, breakpoints, targets, names, onBreakpoints, 
     <ul class="breaks">${breakpoints.map((one) => html`<li key=${one.id} class=${one.enabled ? "" : "off"}>
       <div class="line"><label><input type="checkbox" checked=${one.enabled} aria-label=${`${one.kind} ${one.target} enabled`} onChange=${(event) => change(one, { enabled: event.currentTarget.checked }).catch((error) => setWhole(error.message))} />
         <span class="quiet">${one.kind}</span> <b>${one.target}</b></label>
-        <${Button} label=${`remove breakpoint ${one.kind} ${one.target}`} kind="link" why=${lost} onClick=${() => onBreakpoints(breakpoints.filter((other) => other.id !== one.id)).catch((error) => setWhole(error.message))}>remove<//></div>
+        <${Button} label=${`remove breakpoint ${one.kind} ${one.target}`} kind="link" why=${lost} onClick=${() => onBreakpoints((all) => all.filter((other) => other.id !== one.id)).catch((error) => setWhole(error.message))}>remove<//></div>
       <div class="break-parts">
         <${Condition} label="only if" hint=${'tool == "terminal"'} value=${one.condition} name=${`condition of ${one.target}`} names=${names} turn=${turn} onSet=${(condition) => change(one, { condition })} />
         <${Part} label="at hit" hint="3, >= 3, % 5" value=${one.hits} name=${`hits of ${one.target}`} onSet=${(hits) => change(one, { hits })} />

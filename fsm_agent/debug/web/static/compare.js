@@ -1,6 +1,6 @@
 // Two runs side by side, lined up move by move; both sides by windows, like the list of moves.
 import { get, turnPath } from "./api.js";
-import { useFetched } from "./fetched.js";
+import { useDrawn } from "./fetched.js";
 import { Moves } from "./pages.js";
 import { rungWords } from "./moves.js";
 import { Button, Exit, html, plural, rem, seconds, short, State, Text, useEffect, useLayoutEffect, useMemo, useRef, useState, words } from "./ui.js";
@@ -93,12 +93,10 @@ function Side({ seq, moves, states, rows }) {
 const SHOWN = new Set(["CallModel", "RunTool", "AskApproval", "Wait", "SwitchProvider"]);
 
 function Details({ turn, seq, side }) {
-  const { data } = useFetched(seq ? turnPath(turn, `/at/${seq}`) : "");
-  if (!seq) return html`<div class="details"><p class="quiet">This run has no such move.</p></div>`;
-  if (!data?.move) return html`<div class="details"></div>`;
-  return html`<div class="details" aria-label=${`${side} move`}><h3>Move ${seq} <code>${data.move.row}</code> <span class="quiet">${seconds(data.move.seconds)}</span></h3>
+  const none = html`<div class="details"><p class="quiet">This run has no such move.</p></div>`;
+  return useDrawn(seq ? turnPath(turn, `/at/${seq}`) : "", ({ data, error }) => !seq ? none : error ? html`<div class="details"><p class="problem">${error}</p></div>` : html`<div class="details" aria-label=${`${side} move`}><h3>Move ${seq} <code>${data.move.row}</code> <span class="quiet">${seconds(data.move.seconds)}</span></h3>
     <ul class="guards">${data.move.guards.map(([label, value]) => html`<li class=${value ? "yes" : "no"}>${value ? "✓" : "✗"} ${label}</li>`)}</ul>
-    ${data.visit.filter((one) => SHOWN.has(one.kind)).map((one) => html`<div class="effect"><b>${one.kind}</b> <code>${one.name}</code>${["by hand", "taken over"].includes(one.status) && html` <span class="tag">${one.status}</span>`}<${Text} value=${answerOf(one)} label=${`${side} reply`} /></div>`)}</div>`;
+    ${data.visit.filter((one) => SHOWN.has(one.kind)).map((one) => html`<div class="effect"><b>${one.kind}</b> <code>${one.name}</code>${["by hand", "taken over"].includes(one.status) && html` <span class="tag">${one.status}</span>`}<${Text} value=${answerOf(one)} label=${`${side} reply`} /></div>`)}</div>`);
 }
 
 function answerOf({ reply }) {

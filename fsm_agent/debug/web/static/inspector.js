@@ -1,7 +1,7 @@
 // What is known of one position: the move that led there, the turn's state, its messages, the request on the wire.
 import { get, turnPath } from "./api.js";
 import { Breakpoints } from "./breakpoints.js";
-import { useFetched } from "./fetched.js";
+import { useDrawn } from "./fetched.js";
 import { Markdown } from "./markdown.js";
 import { Button, Exit, Fold, html, Parts, plural, pretty, Rest, seconds, short, State, Term, Text, useEffect, useState, words } from "./ui.js";
 import { WhatIf } from "./whatif.js";
@@ -11,10 +11,10 @@ export const tabsOf = (talks) => TABS.filter((name) => talks || !["messages", "w
 const NAMES = { move: "Move", state: "State", messages: "Messages", wire: "Wire", breakpoints: "Breaks" };
 
 export function Inspector(props) {
-  const { at, tab, onTab, position } = props;
+  const { tab, onTab, position } = props;
   const tabs = tabsOf(props.talks);
   const shown = position.data;
-  const old = !props.running && Boolean(shown) && shown.at !== at; // of the position before: nothing in it can be clicked
+  const old = !props.running && Boolean(shown) && position.old; // of the position before: nothing in it can be clicked
   const choose = (event) => {
     const step = { ArrowRight: 1, ArrowLeft: -1 }[event.key];
     if (!step) return;
@@ -53,7 +53,7 @@ function MoveView(props) {
       <${Button} label=${`breakpoint on row ${move.row}`} kind="link" onClick=${() => props.onBreak("row", move.row)}>break here<//></p>
     ${row && html`<p class="why">${move.exit ? html`<${Exit} name=${move.exit} mark="⇥ " />` : !row.rung.startsWith("→") && html`<b>${row.rung}</b>`} <span class="quiet">${row.why}</span></p>`}
     <${Guards} guards=${move.guards} />
-    <${WhatIf} turn=${props.turn} move=${move} flags=${props.flags} onBreak=${props.onBreak} onFork=${props.onFork} />
+    <${WhatIf} key=${`${props.turn} ${move.seq}`} turn=${props.turn} move=${move} choices=${shown.choices} flags=${props.flags} onBreak=${props.onBreak} onFork=${props.onFork} />
     <${Changes} shown=${shown} />
     <${Visit} title=${`What ${move.source} asked for`} entries=${shown.visit} ...${props} />
     ${shown.now.length > 0 && html`<${Visit} title=${`${shown.state}, the visit after this move`} entries=${shown.now} after=${true} ...${props} />`}
@@ -164,16 +164,16 @@ function Field({ name, value, changed }) {
 
 // Messages
 
-function MessagesView({ turn, at, shown, onFork, cannot }) {
+function MessagesView({ turn, shown, onFork, cannot }) {
   const [first, setFirst] = useState(null);
   useEffect(() => setFirst(null), [turn]);
   const from = first === null ? Math.max(0, shown.messages - 40) : Math.min(first, Math.max(0, shown.messages - 40));
-  const { data } = useFetched(turnPath(turn, `/at/${shown.at}/messages?first=${from}&last=${Math.max(from, shown.messages - 1)}`));
-  if (!shown.messages) return html`<p class="quiet">No messages yet.</p>`;
-  return html`<div><h2>${plural(shown.messages, "message")} <span class="quiet">after ${plural(shown.at, "move")}</span></h2>
+  const path = shown.messages ? turnPath(turn, `/at/${shown.at}/messages?first=${from}&last=${shown.messages - 1}`) : "";
+  const none = html`<p class="quiet">No messages yet.</p>`;
+  return useDrawn(path, ({ data, error }) => !path ? none : html`<div><h2>${plural(shown.messages, "message")} <span class="quiet">after ${plural(shown.at, "move")}</span></h2>
     ${from > 0 && html`<${Button} label="show earlier messages" kind="link" onClick=${() => setFirst(Math.max(0, from - 100))}>show earlier messages (${from})<//>`}
-    ${data && data.messages.map((row, i) => html`<${Message} turn=${turn} key=${data.first + i} row=${row} index=${data.first + i} fresh=${data.first + i >= shown.messagesBefore && at > 0} onFork=${onFork} cannot=${cannot} at=${shown.at} />`)}
-  </div>`;
+    ${error && html`<p class="problem">${error}</p>`}${data?.messages.map((row, i) => html`<${Message} turn=${turn} key=${data.first + i} row=${row} index=${data.first + i} fresh=${data.first + i >= shown.messagesBefore && shown.at > 0} onFork=${onFork} cannot=${cannot} at=${shown.at} />`)}
+  </div>`);
 }
 
 function Message({ turn, row, index, fresh, onFork, cannot, at }) {
@@ -218,14 +218,13 @@ function WireView({ turn, shown }) {
   const asked = shown.visit.filter((one) => one.kind === "CallModel");
   const source = shown.move?.source;
   const at = source === "CallLLM" ? shown.at - 1 : shown.state === "CallLLM" ? shown.at : null;
-  const { data, error } = useFetched(at === null ? "" : turnPath(turn, `/at/${at}/wire`));
-  return html`<div><h2>On the <${Term} word="wire">wire<//></h2>
+  return useDrawn(at === null ? "" : turnPath(turn, `/at/${at}/wire`), ({ data, error }) => html`<div><h2>On the <${Term} word="wire">wire<//></h2>
     ${at === null && html`<p class="quiet">Neither this move nor the next asks the model. Requests go out from CallLLM; summaries, which Compress asks for, are not kept.</p>`}
     ${error && html`<p class="problem">${error}</p>`}
     ${at !== null && data && (data.body ? html`<section><h3>Request <span class="quiet">composed again · ${data.mode} · ${data.bytes.toLocaleString("en")} bytes · about ${data.estimate.toLocaleString("en")} tokens</span></h3>
       ${data.note && html`<p class="problem">${data.note}</p>`}<${Body} body=${data.body} /></section>` : html`<p class="quiet">${data.why}</p>`)}
     ${asked.map((one) => html`<section><h3>Reply <span class="quiet">${seconds(one.seconds)}</span></h3><${Text} value=${one.reply} label="raw reply" /></section>`)}
-  </div>`;
+  </div>`);
 }
 
 /** A request's body, its long lists folded. */

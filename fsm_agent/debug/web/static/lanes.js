@@ -33,7 +33,7 @@ export function Lanes({ turn, count, at, engine, states, onLook, theme, running 
   }, []);
 
   const path = !turn || !width ? "" : timed ? turnPath(turn, `/time?buckets=${Math.floor(wide)}`) : turnPath(turn, `/lanes?first=${first}&last=${last}&buckets=${Math.floor(wide)}`);
-  const { data: found } = useFetched(path, timed ? count : 0, running ? WHILE_RUNNING : 0);
+  const { data: found, old } = useFetched(path, timed ? count : 0, running ? WHILE_RUNNING : 0);
   const data = found && Boolean(found.positions) === timed ? found : null;
 
   useLayoutEffect(() => {
@@ -58,7 +58,7 @@ export function Lanes({ turn, count, at, engine, states, onLook, theme, running 
       });
     });
     if (timed) drawWaits(pen, data, step, states.length * lane + 1, lane - 2, color);
-    drawAxis(pen, timed ? data.seconds : last - first, wide, lanes * lane, first, color("--quiet"), timed);
+    drawAxis(pen, timed ? data.seconds : data.last - data.first, wide, lanes * lane, data.first, color("--quiet"), timed);
   }, [data, width, theme, turn, lanes, height]);
 
   const columnOf = (seq) => {
@@ -118,7 +118,7 @@ export function Lanes({ turn, count, at, engine, states, onLook, theme, running 
   return html`<section class=${`lanes${left === NARROW ? " narrow" : ""}`} ref=${box} style=${{ "--lanes": `${lanes * lane}px` }} aria-label="lanes of the states" onPointerDown=${press}
     onPointerMove=${(event) => event.buttons === 1 && event.currentTarget.hasPointerCapture(event.pointerId) && scrub(event)}>
     <ul class="lane-names" aria-hidden="true" style=${{ "--lane": `${lane}px`, "--words": `${Math.min(lane, 11)}px` }}>${states.map((name, i) => html`<li class=${i === states.length - 1 ? "final" : `t${i % 7}`} title=${name}><span>${name}</span></li>`)}${timed && html`<li title="what was waited for"><span>waited for</span></li>`}</ul>
-    <canvas ref=${canvas} class="lane-canvas" role="img" aria-label=${timed ? `the states over time, ${seconds(data?.seconds)} in all` : "the state at every position, as columns"}></canvas>
+    <canvas ref=${canvas} class="lane-canvas" role="img" aria-busy=${old || !data} aria-label=${timed ? `the states over time, ${seconds(data?.seconds)} in all` : "the state at every position, as columns"}></canvas>
     <div class="marker engine" hidden=${!inSight(engine)} style=${{ transform: `translateX(${placeOf(engine)}px)` }} title="where the engine is"></div>
     <div class="marker look" hidden=${!inSight(at)} style=${{ transform: `translateX(${placeOf(at)}px)` }} role="slider" tabindex="0"
       aria-label="position looked at" aria-valuemin="0" aria-valuemax=${count} aria-valuenow=${at} onKeyDown=${keys}></div>

@@ -1,5 +1,5 @@
 // Markdown that a model wrote, from the tree that the program reads it into: only elements that are made here, never markup of its own.
-import { post } from "./api.js";
+import { submit } from "./api.js";
 import { Button, html, Rest, useEffect, useState } from "./ui.js";
 
 const known = new Map();
@@ -11,7 +11,7 @@ function useBlocks(text) {
   useEffect(() => {
     if (known.has(text)) return;
     let gone = false;
-    post("/api/markdown", { text }).then(({ blocks }) => keep(text, blocks), () => keep(text, null)).then(() => gone || redraw((n) => n + 1));
+    submit("/api/markdown", { text }).then(({ blocks }) => keep(text, blocks), () => keep(text, null)).then(() => gone || redraw((n) => n + 1));
     return () => {
       gone = true;
     };

@@ -1,19 +1,19 @@
 // The decision list of a move: what each row's budgets had left, and which row other budgets would have taken. Asked of the table's own guards.
 import { turnPath } from "./api.js";
 import { useFetched } from "./fetched.js";
-import { Button, Exit, Fold, html, plural, Term, useEffect, useState, words } from "./ui.js";
+import { Button, Exit, Fold, html, plural, Term, useState, words } from "./ui.js";
 
-export function WhatIf({ turn, move, flags, onBreak, onFork }) {
+export function WhatIf({ turn, move, choices, flags, onBreak, onFork }) {
   const [limits, setLimits] = useState({});
-  useEffect(() => setLimits({}), [turn, move.seq]);
-  const { data, error } = useFetched(turnPath(turn, `/at/${move.seq}/choices?limits=${encodeURIComponent(JSON.stringify(limits))}`));
-  if (error) return html`<p class="problem">${error}</p>`;
-  if (!data || data.event !== move.event) return null;
-  const rows = data.lines[move.event] || [];
+  const changed = Object.keys(limits).length > 0;
+  const { data, error } = useFetched(changed ? turnPath(turn, `/at/${move.seq}/choices?limits=${encodeURIComponent(JSON.stringify(limits))}`) : "");
+  if (changed && error) return html`<p class="problem">${error}</p>`;
+  const lines = (changed && data?.lines) || choices;
+  const rows = lines[move.event] || [];
   const asked = [...new Map(rows.flatMap((row) => row.left).filter((one) => !flags.includes(one.counter)).map((one) => [one.limit, one])).values()];
   const now = rows.find((row) => row.taken);
   const other = now && now.row !== move.row;
-  const others = Object.entries(data.lines).filter(([event]) => event !== move.event);
+  const others = Object.entries(lines).filter(([event]) => event !== move.event);
   return html`<section class="whatif"><h3>Choices of “${words(move.event)}” <span class="quiet">the first <${Term} word="rung">rung<//> whose budget is left is taken</span></h3>
     <ol class="ladder">${rows.map((row) => html`<${Choice} key=${row.row} row=${row} taken=${move.row === row.row} now=${other && row.taken} flags=${flags} onBreak=${onBreak}
       onLimits=${(wanted) => setLimits({ ...limits, ...wanted })} onFork=${(counters) => onFork(move.seq - 1, { counters })} />`)}</ol>
@@ -21,7 +21,7 @@ export function WhatIf({ turn, move, flags, onBreak, onFork }) {
       <div class="counter-fields">${asked.map((one) => html`<label key=${one.limit}><span>${words(one.limit)}</span><input type="number" min="0" step="1" aria-label=${`limit of ${one.limit}`} value=${limits[one.limit] ?? one.most}
         onInput=${(event) => event.currentTarget.value !== "" && setLimits({ ...limits, [one.limit]: Number(event.currentTarget.value) })} /><span class="quiet">${one.count} spent</span></label>`)}</div>
       <p role="status" class="line">${other ? html`Then <b>${row(now)}</b> would be taken, to ${now.dest}.` : now ? html`<span class="quiet">The same row is taken.</span>` : "No row would be open."}
-        ${Object.keys(limits).length > 0 && html` <${Button} label="the budgets as they were" kind="link" onClick=${() => setLimits({})}>as they were<//>`}</p></details>`}
+        ${changed && html` <${Button} label="the budgets as they were" kind="link" onClick=${() => setLimits({})}>as they were<//>`}</p></details>`}
     ${others.length > 0 && html`<${Fold} title=${html`<span class="quiet">if it had reported something else</span>`} extra=${plural(others.length, "event")}>
       <ul class="other-events">${others.map(([event, list]) => html`<li key=${event}><b>${words(event)}</b> <span class="quiet">→ ${resultOf(list)}</span></li>`)}</ul><//>`}
   </section>`;

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import html
 import json
+import math
 import re
 from collections.abc import Callable, Iterable
 from functools import cache, lru_cache
-from typing import Any, Protocol
+from typing import Any, NoReturn, Protocol
 
 _SURROGATE = re.compile("[\ud800-\udfff]")
 TAGS = ("think", "thinking", "reasoning", "thought", "scratchpad", "reasoning_scratchpad")
@@ -236,6 +237,20 @@ _JSON_CONTAINERS = frozenset((dict, list))
 _JSON_DECODER = json.JSONDecoder()
 
 
+def _read_finite(digits: str) -> float:
+    if math.isinf(number := float(digits)):
+        raise ValueError("a number is too large")
+    return number
+
+
+def _refuse_constant(name: str) -> NoReturn:
+    raise ValueError(f"{name} is not JSON")
+
+
+STRICT_JSON = json.JSONDecoder(parse_float=_read_finite, parse_constant=_refuse_constant)
+"""Refuses NaN, infinity, and numbers that a float cannot hold."""
+
+
 class OverlyNestedError(ValueError):
     """A value with more levels, or more arrays and objects, than any legitimate one."""
 
@@ -252,6 +267,20 @@ def json_of(text: str, decoder: json.JSONDecoder = _JSON_DECODER) -> Any:
     if end != len(text):
         raise json.JSONDecodeError("Extra data", text, end)
     return value if brackets <= MAX_JSON_DEPTH else parse_json(value)
+
+
+def is_finite(value: Any) -> bool:
+    """Return whether all numbers of a parsed JSON value are finite."""
+    left = [value]
+    while left:
+        match left.pop():
+            case float() as number if not math.isfinite(number):
+                return False
+            case dict() as one:
+                left.extend(one.values())
+            case list() as one:
+                left.extend(one)
+    return True
 
 
 def compact_encoder(

@@ -296,7 +296,7 @@ class OutputType(Generic[Out]):
 
 
 def _is_object(schema: Mapping[str, Any]) -> bool:
-    """Say whether all values are objects; the root of a recursive type is a reference."""
+    """Return whether all values are objects; the root of a recursive type is a reference."""
     root = schema.get("$defs", {}).get(_own_name(schema), schema)
     return bool(root.get("type") == "object")
 

@@ -283,7 +283,7 @@ class EditorTalk:
 
     @property
     def busy(self) -> bool:
-        """Say whether a prompt is being answered."""
+        """Return whether a prompt is being answered."""
         return bool(self._prompts)
 
     async def aclose(self) -> None:

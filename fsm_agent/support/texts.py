@@ -298,8 +298,8 @@ def compact_encoder(
 
 
 def portable(value: Any) -> bool:
-    """Say whether a value can be stored, sent and read again: text is Unicode, numbers are finite, and it has
-    at most half of the readable levels, because it becomes part of another value."""
+    """Return whether a value can be stored, sent and read again: text is Unicode, numbers are finite, and it
+    has at most half of the readable levels, because it becomes part of another value."""
     try:
         json.dumps(parse_json(value, MAX_JSON_DEPTH // 2), ensure_ascii=False, allow_nan=False).encode()
     except ValueError:
@@ -357,7 +357,7 @@ def search(expression: str, data: bytes, start: int = 0) -> ByteMatch | None:
 
 
 def is_regular(pattern: str) -> bool:
-    """Say whether RE2 supports the syntax of a pattern."""
+    """Return whether RE2 supports the syntax of a pattern."""
     try:
         _compile_pattern(pattern)
     except ValueError:
@@ -366,7 +366,7 @@ def is_regular(pattern: str) -> bool:
 
 
 def occurs(pattern: str, text: str) -> bool:
-    """Say whether a pattern with a regular syntax matches anywhere in the text, letter by letter."""
+    """Return whether a pattern with a regular syntax matches anywhere in the text, letter by letter."""
     return _compile_pattern(pattern).search(encode(text)) is not None
 
 

@@ -21,6 +21,8 @@ import { Button, html, outcomes, refused, render, useEffect, useMemo, useRef, us
 
 const GONE = "the debugger is gone: the program that served this page does not answer";
 const SAYS = 6000; // milliseconds that a refusal stays
+const NOWHERE = { path: "", data: null, error: "" };
+const UNVISITED = { states: new Map(), arrows: new Map() };
 const lag = [];
 window.fsmAgent = { lag, moves: () => current.moves };
 const current = { moves: null };
@@ -32,7 +34,7 @@ function App({ hello }) {
   const [count, setCount] = useState(0);
   const [look, setLook] = useState(placeInHash); // null follows the engine
   const [breakpoints, setBreakpoints] = useState([]);
-  const [visits, setVisits] = useState({ states: new Map(), arrows: new Map() });
+  const [visits, setVisits] = useState(UNVISITED);
   const [tab, setTab] = useState("move");
   const [view, setView] = useState("map");
   const [dialog, setDialog] = useState(null);
@@ -51,6 +53,8 @@ function App({ hello }) {
   const told = useRef({ status: 0, breakpoints: 0 }); // how often: an answer that was on its way meanwhile is older
   const moves = useMemo(() => new Moves(turn, () => setVersion((n) => n + 1)), [turn]);
   current.moves = moves;
+  const shown = useRef(turn);
+  shown.current = turn;
 
   const at = look === null ? count : Math.min(look, count);
   const lookAt = (seq) => {
@@ -62,6 +66,7 @@ function App({ hello }) {
   const load = async () => {
     const before = { ...told.current };
     const said = await get(turnPath(turn));
+    if (shown.current !== turn) return; // another one was opened meanwhile
     setInfo(said);
     if (before.status === told.current.status) setStatus(said.status);
     setCount((known) => Math.max(known, said.count));
@@ -69,21 +74,27 @@ function App({ hello }) {
     setVisits(visitsOf(said.taken, hello.states[0]));
     setVersion((n) => n + 1);
     setAgain((n) => n + 1);
-    return said;
+  };
+  /** Show nothing of a turn, until the one that is opened is known. */
+  const forget = () => {
+    setInfo(null);
+    setStatus(null);
+    setCount(0);
+    setLook(null);
+    setBreakpoints([]);
+    setVisits(UNVISITED);
+    setLogs([]);
+    setFound([]);
+    setProblem("");
+    setUnknown("");
   };
 
   useEffect(() => {
     if (!turn) return;
     const again = new URLSearchParams(location.search).get("turn") === turn;
     if (!again) history.replaceState(null, "", `/?turn=${encodeURIComponent(turn)}`);
-    setInfo(null);
-    setCount(0);
-    setLook(again ? placeInHash() : null);
-    setLogs([]);
-    setFound([]);
-    setProblem("");
-    setUnknown("");
-    load().catch((error) => (error.name === "TypeError" ? setLost(GONE) : setUnknown(error.message)));
+    if (!again) setLook(null);
+    load().catch((error) => shown.current === turn && (error.name === "TypeError" ? setLost(GONE) : setUnknown(error.message)));
     greeted.current = false;
     return listen(turnPath(turn, "/events"), hear, (refusal) => setLost(refusal ? refusal.message : GONE));
   }, [turn]);
@@ -100,9 +111,11 @@ function App({ hello }) {
     const over = setTimeout(() => setProblem(""), SAYS);
     return () => clearTimeout(over);
   }, [problem]);
-  const position = useFetched(turn && info ? turnPath(turn, `/at/${at}`) : "", again, status?.phase === "running" ? WHILE_RUNNING : 0);
+  const fetched = useFetched(turn && info ? turnPath(turn, `/at/${at}`) : "", again, status?.phase === "running" ? WHILE_RUNNING : 0);
+  const position = info && fetched.path.startsWith(turnPath(turn, "/at/")) ? fetched : NOWHERE;
 
   const hear = (kind, data, sent) => {
+    if (shown.current !== turn) return;
     setLost("");
     if (data.status) {
       told.current.status += 1;
@@ -155,6 +168,8 @@ function App({ hello }) {
     if (table !== hello.name) return location.assign(`/?turn=${encodeURIComponent(id)}`); // its table has another map
     setCompared(null);
     setDialog(null);
+    if (id === turn) return;
+    forget();
     setTurn(id);
   };
   const onFork = (from, edit, more = {}) => setDialog({ kind: "fork", at: from, edit, ...more, state: from === at ? stateAt() : edit?.reply !== undefined ? hello.over : "" });

@@ -204,7 +204,8 @@ def _row_violations(index: int, row: Mapping[str, Any]) -> list[str]:
         found.append(f"INV-05: row {index} has an empty list of calls")
     if row.get("role") == "assistant" and not row.get("content") and not row.get("tool_calls"):
         found.append(f"INV-05: row {index} is an empty assistant row")
-    if json.dumps(row, ensure_ascii=False) != clean(json.dumps(row, ensure_ascii=False)):
+    text = json.dumps(row, ensure_ascii=False)
+    if text != clean(text):
         found.append(f"INV-08: row {index} holds text that is not valid UTF-8")
     for call in row.get("tool_calls") or ():
         try:

@@ -33,7 +33,7 @@ MEMORY_NOTE = (
 
 def clean(text: str) -> str:
     """Replace what no wire can carry: join surrogate pairs, replace lone surrogates by U+FFFD, drop NUL."""
-    if _SURROGATE.search(text):
+    if not text.isascii() and _SURROGATE.search(text):
         text = text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
     return text.replace("\x00", "") if "\x00" in text else text
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, get_args
 
 from fsm_agent.agent import Agent
@@ -39,18 +39,18 @@ class InvariantBroken(AssertionError):
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """The position of a turn: its state, number of moves and counters."""
+    """The position of a turn: its state, number of moves and counters, and its history if it has one."""
 
     state: str
     seq: int
     counts: Mapping[str, int]
+    history: tuple[Any, ...] = ()
 
     @classmethod
     def of(cls, table: Table, turn: TurnLike) -> Place:
         """Record the position of a turn."""
-        return cls(
-            turn.state, turn.seq, {counter.name: turn.count(counter.name) for counter in table.counters}
-        )
+        counts = {counter.name: turn.count(counter.name) for counter in table.counters}
+        return cls(turn.state, turn.seq, counts, tuple(getattr(turn, "history", None) or ()))
 
     def count(self, counter: str) -> int:
         return self.counts[counter]
@@ -141,9 +141,10 @@ def counters_stay_within_limits(moved: Moved) -> str | None:
 
 
 def history_is_valid_on_every_wire(moved: Moved, wires: Mapping[ApiMode, Format] = FORMATS) -> str | None:
-    """The ``history`` of a turn, if it consists of messages, can be sent to each kind of provider."""
-    history: Sequence[Any] | None = getattr(moved.turn, "history", None)
-    if not history or not all(isinstance(row, Message) for row in history):
+    """The ``history`` of a turn, if it consists of messages, can be sent to each kind of provider. It is
+    checked where it changes: messages compare by identity."""
+    history = moved.after.history
+    if history == moved.before.history or not all(isinstance(row, Message) for row in history):
         return None
     for mode, form in wires.items():
         runtime = Runtime("any", "any", api_mode=mode)
@@ -172,7 +173,7 @@ class Look:
 
     def __init__(self, table: Table, turn: TurnLike, invariants: Iterable[Invariant] = INVARIANTS) -> None:
         self.table, self.turn, self.invariants = table, turn, tuple(invariants)
-        self._before = Place.of(table, turn)
+        self._before = replace(Place.of(table, turn), history=())  # so that the first one is checked, too
 
     def moved(self, event: str, row: Row) -> Moved:
         """Check the latest move. Raises ``InvariantBroken`` with all violations."""

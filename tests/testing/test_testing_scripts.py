@@ -252,13 +252,14 @@ def test_a_history_that_a_provider_would_refuse_is_a_fault() -> None:
     """Whatever is stored, the wire copy repairs it; so it takes a broken wire to break this."""
     turn = CountingTurn(PARCEL, LIMITS)
     row = PARCEL.row("Pack.packed")
-    moved = Moved(PARCEL, turn, "packed", row, Place.of(PARCEL, turn), Place.of(PARCEL, turn))
-    assert history_is_valid_on_every_wire(moved) is None
+    before = Place.of(PARCEL, turn)
+    assert history_is_valid_on_every_wire(Moved(PARCEL, turn, "packed", row, before, before)) is None
     turn.history = [  # type: ignore[attr-defined]
         Message("user", "hi"),
         Message("assistant", None, tool_calls=(ToolCall("a", "echo", "{}"),)),
         Message("tool", "done", tool_call_id="a"),
     ]
+    moved = Moved(PARCEL, turn, "packed", row, before, Place.of(PARCEL, turn))
     assert history_is_valid_on_every_wire(moved) is None
     broken = history_is_valid_on_every_wire(moved, {"chat_completions": Forgetful()})
     assert broken == "the history cannot be sent as chat_completions: INV-02: calls ['a'] are never answered"

@@ -34,15 +34,22 @@ from fsm_agent.conversation.messages import Message, ToolCall
 from fsm_agent.conversation.wire import WireCopy, format_of
 from fsm_agent.conversation.wire.form import Ask, View
 from fsm_agent.providers.openai_port import OpenAIChat
-from fsm_agent.runtime.ports import StreamSink
 from fsm_agent.testing import ScriptedServer, repeat, text
 
 RUNTIME = Runtime("openai", "scripted")
 LINE = "a line of tool output with a little text in it\n" * 8
 
 
-class Silent(StreamSink):
+class Silent:
     """A sink that hears nothing."""
+
+    def alive(self) -> None: ...
+    def text(self, delta: str) -> None: ...
+    def reasoning(self, delta: str) -> None: ...
+    def tool(self, name: str) -> None: ...
+    def arguments(self, name: str, delta: str) -> None: ...
+    def notice(self, words: str) -> None: ...
+    def unsent(self) -> None: ...
 
 
 def rounds(rows: int) -> list[Message]:

@@ -24,7 +24,7 @@ from fsm_agent import Agent
 from fsm_agent.conversation.effects import ModelRequest
 from fsm_agent.providers.anthropic_messages import AnthropicMessages
 from fsm_agent.providers.openai_port import OpenAIChat, OpenAIResponses
-from fsm_agent.runtime.ports import ModelPort, StreamSink
+from fsm_agent.runtime.ports import ModelPort
 
 PIECE = "word "
 WIRES: dict[str, Callable[[str, str], ModelPort]] = {
@@ -34,8 +34,16 @@ WIRES: dict[str, Callable[[str, str], ModelPort]] = {
 }
 
 
-class Silent(StreamSink):
+class Silent:
     """A sink that hears nothing."""
+
+    def alive(self) -> None: ...
+    def text(self, delta: str) -> None: ...
+    def reasoning(self, delta: str) -> None: ...
+    def tool(self, name: str) -> None: ...
+    def arguments(self, name: str, delta: str) -> None: ...
+    def notice(self, words: str) -> None: ...
+    def unsent(self) -> None: ...
 
 
 # The server

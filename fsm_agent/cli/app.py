@@ -200,7 +200,10 @@ WIDEST = 110
 """Columns of help that a line can have and still be read at a glance."""
 
 
-class HelpFormatter(typer.Context.formatter_class):
+_HelpFormatter: Any = typer.Context.formatter_class
+
+
+class HelpFormatter(_HelpFormatter):  # type: ignore[misc]
     """Fits the help to the terminal: no wider, up to ``WIDEST``, with most of it for what options do."""
 
     def __init__(self) -> None:

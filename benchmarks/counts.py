@@ -17,6 +17,7 @@ import pstats
 import subprocess
 import sys
 import tempfile
+from typing import Any
 
 FEW, ROUNDS, TRIES = 4, 100, 5
 CEILINGS = {
@@ -59,7 +60,7 @@ def made_in(rounds: int) -> dict[str, int]:
 
     script = [*(tools(call("look", {"at": number}, f"c{number}")) for number in range(rounds)), text("done")]
     with tempfile.TemporaryDirectory() as home, ScriptedServer(script) as server:
-        given = {"base_url": server.url, "api_key": "k", "home": home, "tools": [look]}
+        given: dict[str, Any] = {"base_url": server.url, "api_key": "k", "home": home, "tools": [look]}
         with Agent("openai:m", settings={"max_iterations": rounds + 2}, **given) as agent:
             stats = pstats.Stats(asyncio.run(profiled(agent))).stats  # type: ignore[attr-defined]
         assert server.completions == rounds + 1

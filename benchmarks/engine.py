@@ -142,7 +142,7 @@ async def bytes_a_move(rounds: int) -> float:
             sizes = c.execute(
                 "SELECT length(delta) + length(guards) + length(changes) FROM transitions WHERE seq > 3"
             ).fetchall()
-        return statistics.mean(size for (size,) in sizes)
+        return statistics.mean(float(size) for (size,) in sizes)
 
 
 async def together(count: int, rounds: int) -> tuple[float, float]:

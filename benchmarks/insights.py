@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import sqlite3
 import tempfile
 import time
 from pathlib import Path
@@ -16,6 +15,7 @@ from pathlib import Path
 from fsm_agent import Agent, tool
 from fsm_agent.cli.insights import RECOVERIES
 from fsm_agent.sessions.store import Store, store_for
+from fsm_agent.sessions.store.database import SqlConnection
 from fsm_agent.sessions.store.insights import insights
 from fsm_agent.testing import ScriptedModel, call, text, tools
 
@@ -40,7 +40,7 @@ async def one_turn(home: str) -> None:
 def multiply(store: Store, count: int) -> None:
     """Copies of the turn, over the last thirty days."""
 
-    def write(c: sqlite3.Connection) -> None:
+    def write(c: SqlConnection) -> None:
         first = c.execute("SELECT id FROM turns").fetchone()[0]
         for table, key in COPIED.items():
             names = [

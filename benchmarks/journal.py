@@ -18,14 +18,13 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
-import sys
 import tempfile
 import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
-from benchmarks.engine import Model, agent_of, in_memory
+from benchmarks.engine import agent_of, in_memory
 from fsm_agent.sessions.store import Store
 
 REFERENCE = 5.0
@@ -81,7 +80,7 @@ async def growth(rounds: int, turns: int) -> float:
     with tempfile.TemporaryDirectory() as home:
         store = Store(Path(home), "normal")
         agent = agent_of(store, rounds)
-        model: Model = agent._services.backends.current.port
+        model: Any = agent._services.backends.current.port
 
         async def size_after(count: int) -> int:
             for _ in range(count):
@@ -165,4 +164,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

@@ -127,7 +127,7 @@ async def bare(url: str, count: int, calls: int) -> int:
             {"role": "user", "content": "go"},
         ]
         for _ in range(calls):
-            content, asked = "", {}
+            content, asked = "", dict[int, Any]()
             async for chunk in await client.chat.completions.create(
                 model="any", messages=messages, tools=offered, stream=True
             ):

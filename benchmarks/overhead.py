@@ -135,7 +135,7 @@ class Bare:
                 stream=True,
                 stream_options={"include_usage": True},
             )
-            content, calls = "", {}
+            content, calls = "", dict[int, Any]()
             async for part in stream:
                 for choice in part.choices:
                     content += choice.delta.content or ""

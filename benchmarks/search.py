@@ -15,13 +15,13 @@ import argparse
 import itertools
 import random
 import resource
-import sqlite3
 import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from fsm_agent.fsm.codec import dumps
+from fsm_agent.sessions.store.database import SqlConnection
 from fsm_agent.sessions.store.search import BESIDE, Among, catch_up, search
 from fsm_agent.sessions.store.search.indexes import SqliteIndex
 from fsm_agent.sessions.store.sqlite import SqliteDatabase
@@ -58,7 +58,7 @@ def fill(database: SqliteDatabase, count: int) -> None:
         for number, body in enumerate(bodies(random.Random(1), count))
     )
 
-    def write(c: sqlite3.Connection) -> None:
+    def write(c: SqlConnection) -> None:
         c.executemany(
             "INSERT INTO sessions (id, created, touched) VALUES (?, ?, ?)",
             ((f"s-{n}", now, now) for n in range(sessions)),

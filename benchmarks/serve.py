@@ -127,7 +127,7 @@ class Client:
             writer.close()
 
     async def _read(self, reader: asyncio.StreamReader, began: float) -> None:
-        text, ids, ended = [], set[bytes](), False
+        text, ids, ended = list[str](), set[bytes](), False
         while not ended:
             chunk = await reader.readuntil(b"\n\n\r\n")
             for block in chunk.split(b"\n\n"):

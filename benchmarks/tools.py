@@ -21,6 +21,7 @@ import statistics
 import tempfile
 import time
 from collections.abc import Callable, Coroutine
+from functools import partial
 from typing import Any
 
 from fsm_agent import Agent, tool
@@ -103,10 +104,8 @@ def main() -> None:
     given = parser.parse_args()
     kinds = (("sync", in_a_thread), ("async", in_the_loop))
     rows: list[tuple[str, Callable[[], Coroutine[Any, Any, None]]]] = [("plain", lambda: plain(given.calls))]
-    rows += [
-        (f"runner, {kind}", lambda one=one: one_after_the_other(one, given.calls)) for kind, one in kinds
-    ]
-    rows += [(f"turn, {kind}", lambda one=one: in_a_turn(one, given.calls)) for kind, one in kinds]
+    rows += [(f"runner, {kind}", partial(one_after_the_other, one, given.calls)) for kind, one in kinds]
+    rows += [(f"turn, {kind}", partial(in_a_turn, one, given.calls)) for kind, one in kinds]
     with tempfile.TemporaryDirectory() as home:
         (first, _), (later, _) = median(lambda: made(1, home), 1), median(lambda: made(1, home), 20)
     print(f"{given.calls:,} trivial calls one after the other, median of {given.runs} runs")

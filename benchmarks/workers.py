@@ -32,16 +32,6 @@ def sizes(folder: Path, names: str) -> float:
     return sum(one.stat().st_size for one in folder.glob(names)) / 1000
 
 
-class Quiet:
-    """Hears and says nothing."""
-
-    def transition(self, *what: object) -> None: ...
-
-    def tool_complete(self, *what: object) -> None: ...
-
-    def status(self, line: str) -> None: ...
-
-
 async def main(turns: int) -> None:
     """Run ``turns`` turns of two tool calls each, and print what they took."""
     with tempfile.TemporaryDirectory(dir="/dev/shm") as folder, temporal_server(Path(folder)) as server:
@@ -58,7 +48,7 @@ async def main(turns: int) -> None:
                 last[order.session] = order.turn
             queued = time.perf_counter() - began
             for number in range(SESSIONS):  # the last one of each session
-                await Follower(store, Quiet()).follow(last[f"s-{number}"])
+                await Follower(store).follow(last[f"s-{number}"])
             spent = time.perf_counter() - began
             print(f"{turns} turns of two tools in {SESSIONS} sessions, {SLOTS} slots: {spent:.1f} s")
             print(f"queued in {queued:.1f} s; {turns / spent:.1f} turns a second")

@@ -216,19 +216,23 @@ class Agent(Generic[Deps, Out]):
         ``turn.events()`` yields everything else that happens. Raises ``TurnFailed`` at the end of a failed
         turn, ``TurnSuspended`` as ``run_conversation`` does."""
         turns: list[Turn[Any]] = []
+        if isinstance(user_message, str):
+            turns.append(self._turns.start(user_message, output_type=output_type, **more))
+        else:  # its parts may take seconds
+            self._turns.refuse(user_message, **more)
         pieces = self._pieces(turns, user_message, output_type, more)
         return Pieces(pieces, lambda: turns[-1].leaving() if turns else None)
 
     async def _pieces(
         self, turns: list[Turn[Any]], user_message: Content, output_type: Any, more: TurnArguments[Deps]
     ) -> AsyncGenerator[str]:
-        """``stream_text``; the turns go into ``turns`` as they begin."""
-        user_message = await self._turns.read_message(user_message)
-        turn: Turn[Any] | None = self._turns.start(user_message, output_type=output_type, **more)
+        """``stream_text``; ``turns``: the first turn if it is made already, and those that follow it."""
+        if not turns:
+            message = await self._turns.read_message(user_message)
+            turns.append(self._turns.start(message, output_type=output_type, **more))
         deps, limits = more.get("deps"), more.get("limits")
-        while turn is not None:
-            turns.append(turn)
-            streamed = False
+        while True:
+            turn, streamed = turns[-1], False
             async for event in turn.events(size=UNREAD):
                 if isinstance(event.values, StreamDelta) and event.values.text:
                     streamed = True
@@ -239,7 +243,9 @@ class Agent(Generic[Deps, Out]):
             following = self.following(turn.result, deps=deps, output_type=output_type, limits=limits)
             if not streamed and following is None and turn.result.final_response:
                 yield turn.result.final_response
-            turn = following
+            if following is None:
+                return
+            turns.append(following)
 
     @overload
     def start(

@@ -57,6 +57,12 @@ def expect(name: str, given: object, kinds: type | tuple[type, ...], allowed: st
         raise ConfigError(f"{name} has the wrong type", given, allowed)
 
 
+def expect_callable(name: str, given: object, allowed: str) -> None:
+    """Raise ``ConfigError`` unless ``given`` can be called."""
+    if not callable(given):
+        raise ConfigError(f"{name} has the wrong type", given, allowed)
+
+
 def expect_name(name: str, given: object, allowed: str) -> None:
     """Raise ``ConfigError`` unless ``given`` is a text that a database can hold as a name."""
     expect(name, given, str, allowed)

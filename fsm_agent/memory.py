@@ -196,8 +196,8 @@ class MemoryFile:
         return content
 
     def _edited_by_hand(self, content: bytes, handle: int) -> bool:
-        """Say whether the content is neither what this agent has read nor what any agent wrote last. Content
-        from before the first write is accepted."""
+        """Return whether the content is neither what this agent has read nor what any agent wrote last.
+        Content from before the first write is accepted."""
         os.lseek(handle, 0, os.SEEK_SET)
         written = os.read(handle, 64).decode("ascii", "replace")
         return bool(written or self._seen) and _digest(content) not in (self._seen | {written})

@@ -256,7 +256,7 @@ def changed_options(change: Callable[[AgentOptions], AgentOptions]) -> Iterator[
 
 
 def has_built_in_tools(options: AgentOptions) -> bool:
-    """Say whether the agent has built-in tools, and so works on this machine."""
+    """Return whether the agent has built-in tools, and so works on this machine."""
     return any(name != FILE_SERVERS for name in options["toolsets"] or ())
 
 

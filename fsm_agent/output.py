@@ -19,7 +19,7 @@ from typing_extensions import TypedDict
 from fsm_agent.conversation.arguments import DamagedError, read_leniently
 from fsm_agent.conversation.effects import FINAL, NOTHING, OutputMode, OutputSpec, ToolSpec
 from fsm_agent.errors import ConfigError
-from fsm_agent.support.texts import is_regular, json_of, occurs, one_line, parse_json
+from fsm_agent.support.texts import STRICT_JSON, is_regular, json_of, occurs, one_line, parse_json
 from fsm_agent.tools import Tool, ToolFailure, as_tool
 from fsm_agent.tools.result import text_of_error
 from fsm_agent.tools.signature import UNUSABLE, problems_in, schema_of
@@ -108,7 +108,7 @@ def json_in(text: str) -> tuple[str, Any] | None:
     without any. Repairs the slips that are tolerated in tool calls."""
     for part in _parts(text):
         try:
-            return part, json_of(part, _STRICT)
+            return part, json_of(part, STRICT_JSON)
         except ValueError:
             pass
     for part in _parts(text):
@@ -124,13 +124,6 @@ def json_in(text: str) -> tuple[str, Any] | None:
 def _parts(text: str) -> Iterator[str]:
     yield text.strip().removeprefix("\ufeff").strip()
     yield from (part.strip() for part in reversed(_FENCE.findall(text)))
-
-
-def _no_constant(name: str) -> None:
-    raise ValueError(f"{name} is not JSON")
-
-
-_STRICT = json.JSONDecoder(parse_constant=_no_constant)
 
 
 # ----------------------------------------------------------------------------------------------------
@@ -303,7 +296,7 @@ class OutputType(Generic[Out]):
 
 
 def _is_object(schema: Mapping[str, Any]) -> bool:
-    """Say whether all values are objects; the root of a recursive type is a reference."""
+    """Return whether all values are objects; the root of a recursive type is a reference."""
     root = schema.get("$defs", {}).get(_own_name(schema), schema)
     return bool(root.get("type") == "object")
 

@@ -240,7 +240,7 @@ def read(path: Path, name: str, cap: int, inside: Path | None = None) -> Reading
 
 
 def leads_out(path: Path, folder: Path) -> bool:
-    """Say whether the file behind the path is outside of the folder. A repository can contain links to
+    """Return whether the file behind the path is outside of the folder. A repository can contain links to
     anything that its user can read. Raises ``OSError``."""
     return not path.resolve().is_relative_to(folder.resolve())
 

@@ -80,11 +80,11 @@ class Request:
         return name_of(self), effect_of(self), ""
 
     def doubtful(self, reply: Any) -> bool:
-        """Say whether the reply leaves the outcome of the request unknown."""
+        """Return whether the reply leaves the outcome of the request unknown."""
         return False
 
     def consumes(self, reply: Any) -> bool:
-        """Say whether the reply took something that no longer exists at its source."""
+        """Return whether the reply took something that no longer exists at its source."""
         return False
 
 
@@ -140,13 +140,13 @@ def without_doubt(kind: type) -> ConfigError:
 
 
 def answerable(request: Any) -> bool:
-    """Say whether the request declares its reply, in a class variable ``reply``."""
+    """Return whether the request declares its reply, in a class variable ``reply``."""
     return hasattr(type(request), "reply")
 
 
 def reusable(request: Any) -> bool:
-    """Say whether the reply in the journal answers the request when a visit runs again. That of an unsafe one
-    always does: it is performed once."""
+    """Return whether the reply in the journal answers the request when a visit runs again. That of an unsafe
+    one always does: it is performed once."""
     declined = isinstance(request, Request) and not request.reused and effect_of(request) != "unsafe"
     return answerable(request) and not declined
 
@@ -162,7 +162,7 @@ def name_of(request: Any) -> str:
 
 
 def has_intent(request: Any) -> bool:
-    """Say whether the journal records the request while it is in flight."""
+    """Return whether the journal records the request while it is in flight."""
     kind: type = type(request)
     declared = declaration_of(kind).intent
     return effect_of(request) != "pure" if declared is None else declared

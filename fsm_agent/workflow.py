@@ -23,9 +23,9 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, ClassVar, Generic, Protocol, Self, TypeVar, get_args
 
-from fsm_agent.errors import ConfigError, TurnSuspended, expect, expect_name, near
+from fsm_agent.errors import ConfigError, TurnSuspended, expect, expect_callable, expect_name, near
 from fsm_agent.fsm import values
-from fsm_agent.fsm.base_turn import BaseTurn, OutcomeName, with_counters
+from fsm_agent.fsm.base_turn import BaseTurn, OutcomeName, expect_numbers, with_counters
 from fsm_agent.fsm.journal import Step, refuse_unstorable
 from fsm_agent.fsm.machine import Machine
 from fsm_agent.fsm.pause_point import PausePoint, TurnInbox, TurnKind
@@ -90,6 +90,10 @@ class Nested:
         begin: Callable[[Any], Sequence[BaseTurn]],
         join: Callable[[Any, list[Any]], None] = lambda turn, ended: None,
     ) -> None:
+        if other := [flow for flow in flows if not isinstance(getattr(flow, "kind", None), TurnKind)]:
+            raise ConfigError("Nested runs workflows", other[0], "a Workflow for each inner table")
+        expect_callable("begin of Nested", begin, "a function that returns the inner turns of the outer one")
+        expect_callable("join of Nested", join, "a function of the outer turn and the inner ones")
         self.flows, self.begin, self.join = flows, begin, join
         self.__wrapped__ = begin  # editors show its source
         self.table: Table | None = None
@@ -200,7 +204,8 @@ class Workflow(Generic[T]):
         kinds = {name: one for flow in flows for name, one in _kinds(flow.kind)}
         self.kind: TurnKind = TurnKind(table, states, over, inner=kinds)
         self.turn_type = _check_type(turn, {*OTHERS, *self.kind.counters}, table)
-        self.begin: Callable[[str], T] = begin or turn
+        self.begin: Callable[[str], T] = turn if begin is None else begin
+        expect_callable("begin of Workflow", self.begin, "a function that returns a turn for a text, or None")
         self._perform = _performing(perform)
         self._machine = Machine(table)
         self.watch = _check_watch(table, watch)
@@ -359,6 +364,8 @@ class Workflow(Generic[T]):
         if type(turn) is not self.turn_type:
             raise ConfigError("the turn is of another class", type(turn).__name__, self.turn_type.__name__)
         expect_name("turn_id", turn.turn_id, "a text")
+        for name in ("counts", "limits"):
+            expect_numbers(f"{type(turn).__name__}.{name}", getattr(turn, name))
         if not turn.turn_id:
             raise ConfigError("turn_id is empty", turn.turn_id, "a text that names the turn, or none")
         if turn.seq:
@@ -483,6 +490,8 @@ def _check_type(turn: type[T], others: Collection[str], table: Table) -> type[T]
             changed[0],
             "methods of its own, none of " + ", ".join(RELIED_ON),
         )
+    expect_numbers(f"{turn.__name__}.usual_limits", turn.usual_limits)
+    expect(f"{turn.__name__}.outcomes", turn.outcomes, Mapping, "{exit: outcome}")
     exits = list(dict.fromkeys(row.exit for row in table.rows if row.exit))
     for name, outcome in turn.outcomes.items():
         if name not in exits:

@@ -6,8 +6,9 @@ updates, asks the person, shows calls, reads prompts, and replays transcripts. N
 from __future__ import annotations
 
 import asyncio
+import json
 import re
-from collections.abc import Awaitable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -15,7 +16,6 @@ from pathlib import Path
 from typing import Any, Protocol, cast
 
 from acp import PROTOCOL_VERSION, run_agent
-from acp.core import DEFAULT_STDIO_BUFFER_LIMIT_BYTES
 from acp.exceptions import RequestError
 from acp.helpers import update_agent_message_text, update_available_commands
 from acp.interfaces import Client
@@ -50,7 +50,7 @@ from fsm_agent.sessions.store.kept_values import OF_SESSIONS, KeptValues
 from fsm_agent.sessions.store.pending import Pending
 from fsm_agent.support import __version__
 from fsm_agent.support.texts import clean, one_line
-from fsm_agent.support.threads import connect_own_streams
+from fsm_agent.support.threads import CHUNK, BoundedLines, connect_own_streams, send
 
 __all__ = ["EditorHost", "EditorServer", "EditorView", "serve_stdio"]
 
@@ -283,7 +283,7 @@ class EditorTalk:
 
     @property
     def busy(self) -> bool:
-        """Say whether a prompt is being answered."""
+        """Return whether a prompt is being answered."""
         return bool(self._prompts)
 
     async def aclose(self) -> None:
@@ -469,6 +469,60 @@ class EditorServer:
         return self._talks[session_id]
 
 
+# ----------------------------------------------------------------------------------------------------
+# The editor at the other end of standard input and output.
+
+
+LONGEST = 50 * 1024 * 1024
+"""Bytes of a message, which may hold files."""
+
+
+class EditorLines:
+    """The transport of the library, one message a line. A line that is no message is answered, and the next
+    one read; the library would end."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._writer, self._messages = writer, self._read(reader)
+
+    async def receive(self) -> dict[str, Any] | None:
+        """Return the next message; ``None`` once the editor has left."""
+        return await anext(self._messages, None)
+
+    async def _read(self, reader: asyncio.StreamReader) -> AsyncIterator[dict[str, Any]]:
+        lines = BoundedLines(LONGEST)
+        while piece := await reader.read(CHUNK):
+            for line in lines.feed(piece):
+                try:
+                    if line is None or line.strip():
+                        yield read_message(line)
+                except RequestError as error:
+                    await self.send({"jsonrpc": "2.0", "id": None, "error": error.to_error_obj()})
+
+    async def send(self, message: dict[str, Any]) -> None:
+        """Write a message. Raises ``ConnectionError`` if the editor has left."""
+        await send(self._writer, json.dumps(message, separators=(",", ":")).encode() + b"\n")
+
+    async def close(self) -> None:
+        """Do nothing: the streams belong to the process."""
+
+
+def read_message(line: bytes | None) -> dict[str, Any]:
+    """Parse a line, or ``None`` for one that was too long. Raises ``RequestError`` unless it is a request, a
+    notification, or a response, as far as the library needs to answer by itself."""
+    if line is None:
+        raise RequestError.invalid_request({"details": f"a message has at most {LONGEST:,} bytes"})
+    try:
+        message = json.loads(line)
+    except (ValueError, RecursionError):
+        raise RequestError.parse_error({"details": "a line is one message, in JSON"}) from None
+    if not isinstance(message, dict) or not isinstance(message.get("id"), int | str | None):
+        raise RequestError.invalid_request({"details": "a message is an object with a text or number as id"})
+    responds = "result" in message or isinstance(message.get("error"), dict)
+    if message.get("method") is None and not ("id" in message and responds):
+        raise RequestError.invalid_request({"details": "a message has a method, or an id with its result"})
+    return message
+
+
 def serve_stdio(host: EditorHost) -> int:
     """Serve one editor over standard input and output until it leaves; return 0. Any other output goes to
     standard error. Raises ``ConfigError`` if there is no editor at the other end."""
@@ -479,18 +533,14 @@ async def _serve(host: EditorHost) -> int:
     server = EditorServer(host)
     await server.open()
     try:
-        reader, writer = await connect_own_streams(DEFAULT_STDIO_BUFFER_LIMIT_BYTES)
+        lines = EditorLines(*await connect_own_streams())
     except ValueError:
         raise ConfigError(
             "standard input and output lead to no editor", None, "an editor that starts this command"
         ) from None
     try:
         methods = cast(Any, server)  # missing ones are answered as not found
-        await run_agent(methods, writer, reader, use_unstable_protocol=True)  # for session/fork
-    except AttributeError:  # raised by the library for JSON that is not an object
-        raise ConfigError(
-            "what came on standard input is not the Agent Client Protocol", None, "an editor"
-        ) from None
+        await run_agent(methods, lines, use_unstable_protocol=True)  # for session/fork
     finally:
         await server.aclose()
     return 0

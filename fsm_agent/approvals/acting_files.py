@@ -29,7 +29,7 @@ class ActingFiles:
         return re.compile("|".join(f"(?:.*/)?{_pattern(name)}" for name in self.names), re.DOTALL)
 
     def has(self, path: str) -> bool:
-        """Say whether ``path``, normalized by ``as_names``, is one of these."""
+        """Return whether ``path``, normalized by ``as_names``, is one of these."""
         return self._expression.fullmatch(path) is not None
 
 
@@ -196,7 +196,7 @@ def _links_in(folder: str, real: str) -> Iterator[str]:
 
 
 def _hidden_in(path: str, home: str, workdir: str) -> bool:
-    """Say whether the path is in a hidden folder or file of the home directory, outside the working
+    """Return whether the path is in a hidden folder or file of the home directory, outside the working
     directory."""
     base = Path(os.path.realpath(home))
     try:

@@ -134,7 +134,7 @@ class ProgramRow:
 
     @property
     def harmless(self) -> bool:
-        """Say whether no word can make the program do more than read."""
+        """Return whether no word can make the program do more than read."""
         return self.reads and not self.options and self.operands is None
 
     def active(self, words: Sequence[str]) -> list[str]:
@@ -163,7 +163,7 @@ def reading_programs() -> frozenset[str]:
 
 
 def is_run_variable(name: str) -> bool:
-    """Say whether a variable of this name holds what programs run, or where it is found."""
+    """Return whether a variable of this name holds what programs run, or where it is found."""
     return _RUN_VARIABLES.fullmatch(name) is not None
 
 
@@ -173,7 +173,7 @@ def base_name(word: str) -> str:
 
 
 def _is(word: str, option: str) -> bool:
-    """Say whether the word contains this option, perhaps abbreviated or combined with other letters."""
+    """Return whether the word contains this option, perhaps abbreviated or combined with other letters."""
     if option.endswith("*"):
         return word.startswith(option[:-1])
     if option.startswith("--"):
@@ -228,7 +228,7 @@ class Word:
 
     @property
     def may_be_option(self) -> bool:
-        """Say whether the word could expand to an option that its text does not show."""
+        """Return whether the word could expand to an option that its text does not show."""
         return self.kind == "open" or (self.kind == "names" and self.text[:1] in "*?[-")
 
 
@@ -534,7 +534,7 @@ class ProgramReader(WordReader):
 
 
 def _runs_a_file(rest: Sequence[str]) -> bool:
-    """Say whether an interpreter's words name a file or module to run, or ask for its version."""
+    """Return whether an interpreter's words name a file or module to run, or ask for its version."""
     for word in rest:
         if word in PLAIN_OPTIONS:
             if word in ("-m", "--version", "-V"):

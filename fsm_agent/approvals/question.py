@@ -136,7 +136,7 @@ class _Look:
         return (f"{escape(char)}⟨{times:,} times⟩" if self.marked else escape(char) * times) + last
 
     def _ambiguous(self, text: str, end: int) -> bool:
-        """Say whether a backslash that ends here would merge with what follows."""
+        """Return whether a backslash that ends here would merge with what follows."""
         marks = self.marked and self.lines
         return bool(_AN_ESCAPE.match(text, end)) or (not marks and text[end : end + 1] in ("\n", "\t"))
 
@@ -152,7 +152,7 @@ class _Look:
         return char
 
     def _on_a_letter(self, text: str, place: int) -> bool:
-        """Say whether this mark is one of at most three on a letter, as scripts use them. Elsewhere marks
+        """Return whether this mark is one of at most three on a letter, as scripts use them. Elsewhere marks
         cover their base."""
         for at in range(place - 1, max(-1, place - 4), -1):
             if (
@@ -168,7 +168,7 @@ class _Look:
 
 @lru_cache(maxsize=4096)
 def _unseen(char: str, encoding: str) -> bool:
-    """Say whether the character has no visible sign of its own. A blank has one."""
+    """Return whether the character has no visible sign of its own. A blank has one."""
     if char == " ":
         return False
     return (
@@ -377,7 +377,7 @@ def exact(value: Any) -> Any:
 
 
 def rememberable(request: AskApproval) -> bool:
-    """Say whether the pattern fits this tool and can be stored and read back. A text with an unpaired
+    """Return whether the pattern fits this tool and can be stored and read back. A text with an unpaired
     surrogate cannot."""
     try:
         pattern = Pattern.of(request.pattern)

@@ -144,7 +144,7 @@ def _places(program: str, folder: str) -> _Places:
 
 
 def _elsewhere(places: _Places, folder: str, known: list[str]) -> str:
-    """Say whether the files or their objects belong to another folder."""
+    """Return whether the files or their objects belong to another folder."""
     if os.path.commonpath((places.top, folder)) != places.top or not _is_of(places):
         return f"core.worktree or a variable lets Git read {places.top} by {places.own}"
     homes = (places.top, *known)
@@ -160,7 +160,7 @@ def _elsewhere(places: _Places, folder: str, known: list[str]) -> str:
 
 
 def _is_of(places: _Places) -> bool:
-    """Say whether ``.git`` at the top leads to this repository."""
+    """Return whether ``.git`` at the top leads to this repository."""
     dot_git = os.path.join(places.top, ".git")
     if os.path.realpath(dot_git) == places.own:
         return True
@@ -361,8 +361,8 @@ class ReaderFolder:
         return ""
 
     def inside(self, name: str, words: Sequence[Word]) -> bool:
-        """Say whether no word of a program names a place outside the working directory. Only the name counts,
-        whatever is there now."""
+        """Return whether no word of a program names a place outside the working directory. Only the name
+        counts, whatever is there now."""
         if name in _OPENS_NOTHING:
             words = [word for word in words if word.kind != "exact"]
         if name in _SCRIPTED:
@@ -371,7 +371,7 @@ class ReaderFolder:
         return all(self.is_inside(word.text) for word in words)
 
     def is_inside(self, word: str) -> bool:
-        """Say whether a word names no file outside the working directory. Its value may follow an option's
+        """Return whether a word names no file outside the working directory. Its value may follow an option's
         letter or ``=``."""
         for value in {*values_in(word)} - {"", "/dev/null"}:
             plain, *wild = re.split(r"[*?[]", os.path.expanduser(value), maxsplit=1)

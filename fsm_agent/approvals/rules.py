@@ -56,19 +56,19 @@ _QUOTED = re.compile(r"[\s\"'\\$`;&|<>()]")
 
 
 def adds_nothing(command: Command, layer: int) -> bool:
-    """Say whether the program at this start only runs the next one, as ``timeout`` does."""
+    """Return whether the program at this start only runs the next one, as ``timeout`` does."""
     wrapper = WRAPPERS.get(command.words[command.starts[layer]].text)
     return wrapper is not None and wrapper.plain
 
 
 def hides_options(command: Command) -> bool:
-    """Say whether a word could hide an option from a program for which options matter."""
+    """Return whether a word could hide an option from a program for which options matter."""
     row, _ = row_of(command.texts(command.starts[-1]))
     return not (row is not None and row.harmless) and any(word.may_be_option for word in command.words)
 
 
 def only_reads(command: Command, folder: ReaderFolder) -> bool:
-    """Say whether a program only reads, judging by its name and words, and only in the working directory.
+    """Return whether a program only reads, judging by its name and words, and only in the working directory.
     What the folder makes of it is checked by ``ReaderFolder.why_ask``."""
     if not all(adds_nothing(command, layer) for layer in range(len(command.starts) - 1)):
         return False
@@ -89,7 +89,7 @@ def only_reads(command: Command, folder: ReaderFolder) -> bool:
 
 
 def is_plain_file(word: Word, folder: ReaderFolder) -> bool:
-    """Say whether a redirection reads a file of the working directory. To bash ``/dev/tcp/…`` is a
+    """Return whether a redirection reads a file of the working directory. To bash ``/dev/tcp/…`` is a
     connection."""
     return word.kind == "exact" and not word.text.startswith("/dev/") and folder.is_inside(word.text)
 
@@ -162,7 +162,7 @@ class Asked:
 
     @property
     def rememberable(self) -> bool:
-        """Say whether an approval may last: not for a command that is not understood or may hide an
+        """Return whether an approval may last: not for a command that is not understood or may hide an
         option."""
         return self.reading is None or (
             not self.reading.unread and not any(hides_options(one) for one in self.reading.commands)
@@ -221,19 +221,19 @@ class Pattern:
 
     @property
     def exact(self) -> bool:
-        """Say whether the pattern matches only one call, one command or one path."""
+        """Return whether the pattern matches only one call, one command or one path."""
         return self.what is not None and _literal_text(self.what) is not None
 
     def names(self, tool: str) -> bool:
-        """Say whether the pattern is for this tool."""
+        """Return whether the pattern is for this tool."""
         return fnmatch.fnmatchcase(tool, self.tool)
 
     def allows(self, call: Asked, workdir: str) -> bool:
-        """Say whether this pattern alone allows the call."""
+        """Return whether this pattern alone allows the call."""
         return allows((self,), call, workdir)
 
     def stands_for(self, call: Asked, workdir: str) -> bool:
-        """Say whether it matches exactly this call, or its folder or arguments."""
+        """Return whether it matches exactly this call, or its folder or arguments."""
         if self.what is None or self.what == call.hash:
             return True
         if call.command is not None:
@@ -243,7 +243,7 @@ class Pattern:
         return fnmatch.fnmatchcase(call.text, self.what)
 
     def covers(self, command: Command) -> bool:
-        """Say whether a simple command matches, with nothing in it that the pattern does not spell out."""
+        """Return whether a simple command matches, with nothing in it that the pattern does not spell out."""
         if self.what is None or hides_options(command):
             return False
         if any(base_name(command.words[start].text) in STATEFUL for start in command.starts):
@@ -260,7 +260,7 @@ class Pattern:
         return any(fnmatch.fnmatchcase(join_words(command.words[at:]), self.what) for at in starts)
 
     def forbids(self, call: Asked, workdir: str) -> bool:
-        """Say whether denying this pattern denies the call. Wide: any command in the line counts."""
+        """Return whether denying this pattern denies the call. Wide: any command in the line counts."""
         if not self.names(call.tool):
             return False
         if self.what is None or self.what == call.hash:
@@ -273,7 +273,7 @@ class Pattern:
 
 
 def allows(patterns: Sequence[Pattern], call: Asked, workdir: str) -> bool:
-    """Say whether these patterns together allow the call. Narrow: in a line of commands, all but one must
+    """Return whether these patterns together allow the call. Narrow: in a line of commands, all but one must
     only read, and that one must receive no input from another."""
     patterns = [one for one in patterns if one.names(call.tool)]
     if any(one.stands_for(call, workdir) for one in patterns):
@@ -309,7 +309,7 @@ def why_not_read_only(call: Asked, workdir: str) -> str:
 
 
 def _is_simple(call: Asked, reading: ShellReading, folder: ReaderFolder) -> bool:
-    """Say whether all of a line is understood, and nothing in it writes a file or sets a variable."""
+    """Return whether all of a line is understood, and nothing in it writes a file or sets a variable."""
     plain = call.plain and not (reading.unread or reading.assigns or reading.writes)
     return plain and bool(reading.commands) and all(is_plain_file(word, folder) for word in reading.reads)
 

@@ -291,7 +291,7 @@ class Approvals:
         return tool.approval == "never" and (ruled or forbidden or self._is_suspect(tool) or _writes(tool))
 
     def _is_suspect(self, tool: ToolSpec) -> bool:
-        """Say whether a tool needs approval because the turn was imported. Fetching a page informs its
+        """Return whether a tool needs approval because the turn was imported. Fetching a page informs its
         server."""
         return self._imported and (tool.effect != "pure" or tool.name in self._outside)
 
@@ -554,7 +554,7 @@ class Admission:
         self._free = frozenset(tool.name for tool in tools if tool.approval == "never")
 
     def free(self, name: str) -> bool:
-        """Say whether calls of this tool need no approval."""
+        """Return whether calls of this tool need no approval."""
         return name in self._free
 
     def remember(self, request: AskApproval, answer: Approval) -> None:
@@ -563,7 +563,7 @@ class Admission:
             self._granted[_call(request)] += 1
 
     def admits(self, request: RunTool) -> bool:
-        """Say whether the call may run: its tool needs no approval, or a person approved it in this
+        """Return whether the call may run: its tool needs no approval, or a person approved it in this
         process, which this call uses up."""
         if self.free(request.name):
             return True

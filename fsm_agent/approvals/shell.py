@@ -393,7 +393,7 @@ def _above_globs(word: str) -> str:
 
 
 def is_disk(word: str) -> bool:
-    """Say whether a word of a command names a whole disk or partition."""
+    """Return whether a word of a command names a whole disk or partition."""
     return _DISK.match(word) is not None
 
 
@@ -405,7 +405,7 @@ class PathPlace:
     directory: str
 
     def is_vital(self, word: str) -> bool:
-        """Say whether this path, or everything in it, is vital to the machine or the user."""
+        """Return whether this path, or everything in it, is vital to the machine or the user."""
         if re.fullmatch(r"~[\w.-]*/*", _above_globs(word)):
             return True  # a user's home directory
         if UNKNOWN in word or word.startswith(("~", "-")):
@@ -474,7 +474,7 @@ def _destroys(command: Command, start: int, home: str) -> str | None:
 
 
 def _has(words: Sequence[str], letters: str, long: str) -> bool:
-    """Say whether the words contain a short option with one of these letters, or this long option, perhaps
+    """Return whether the words contain a short option with one of these letters, or this long option, perhaps
     abbreviated."""
     return any(
         len(word) > 3 and f"--{long}".startswith(word)
@@ -497,7 +497,7 @@ def _own_options(rest: Sequence[str]) -> list[str]:
 
 
 def _finds_all(rest: Sequence[str]) -> bool:
-    """Say whether ``find`` deletes without a test that could exclude anything."""
+    """Return whether ``find`` deletes without a test that could exclude anything."""
     words, kept = iter(rest), list[str]()
     for word in words:
         value = next(words, "") if word in _IDLE_TESTS | _NAME_TESTS else ""

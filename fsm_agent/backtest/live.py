@@ -290,8 +290,8 @@ class Live:
         return edit
 
     def _reruns(self, place: Place) -> bool:
-        """Say whether the calls of the visit are judged again: a call of a removed tool is unknown, although
-        the journal has its result."""
+        """Return whether the calls of the visit are judged again: a call of a removed tool is unknown,
+        although the journal has its result."""
         return place.state == "ExecuteTools" and None in self.change.tools.values()
 
     def _ending(self, turn: str, at: int) -> Ending:

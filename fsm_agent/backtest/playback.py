@@ -138,7 +138,7 @@ class Asked:
         return self.written
 
     def same(self, other: Asked) -> bool:
-        """Say whether both requests are equal."""
+        """Return whether both requests are equal."""
         if self.kind != other.kind:
             return False
         one, two = self.request, other.request

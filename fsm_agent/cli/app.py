@@ -12,10 +12,11 @@ from collections.abc import Iterator, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
+from shutil import get_terminal_size
 from typing import Annotated, Any
 
 import typer
-from typer.core import TyperGroup
+from typer.core import TyperCommand, TyperGroup
 
 from fsm_agent.cli.options import Json
 from fsm_agent.errors import ConfigError, FsmAgentError, SessionBusy, StoreError, near
@@ -191,13 +192,46 @@ def _build(name: str, entry: tuple[str, str] | Group) -> Any:
         return group
     module, _, function = entry[0].partition(":")
     single = typer.Typer(add_completion=False, **_PLAIN)
-    single.command(name)(getattr(import_module(f"fsm_agent.cli.{module}"), function))
+    single.command(name, cls=Command)(getattr(import_module(f"fsm_agent.cli.{module}"), function))
     return typer.main.get_command(single)
+
+
+WIDEST = 110
+"""Columns of help that a line can have and still be read at a glance."""
+
+
+_HelpFormatter: Any = typer.Context.formatter_class
+
+
+class HelpFormatter(_HelpFormatter):  # type: ignore[misc]
+    """Fits the help to the terminal: no wider, up to ``WIDEST``, with most of it for what options do."""
+
+    def __init__(self) -> None:
+        super().__init__(width=max(20, min(get_terminal_size().columns, WIDEST) - 2))
+
+    def write_dl(self, rows: Any, col_max: int = 30, col_spacing: int = 2) -> None:
+        """Write names beside what they mean; a long name has a line of its own."""
+        super().write_dl(rows, min(col_max, self.width * 2 // 5), col_spacing)
+
+
+class HelpContext(typer.Context):
+    """A command line whose help fits the terminal."""
+
+    def make_formatter(self) -> HelpFormatter:
+        """Return the formatter of the help."""
+        return HelpFormatter()
+
+
+class Command(TyperCommand):
+    """One command."""
+
+    context_class = HelpContext
 
 
 class Commands(TyperGroup):
     """Shows help when no command is named; an unknown command is an error that lists the known ones."""
 
+    context_class = HelpContext
     first = "show"
 
     def __init__(

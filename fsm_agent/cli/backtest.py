@@ -226,12 +226,14 @@ def _states(spec: str | None) -> Iterator[Path | None]:
     if spec is None:
         yield None
         return
-    with nullcontext(Path(spec)) if Path(spec).is_dir() else unpack_revision(spec) as root:
+    allowed = "a git revision or a folder with fsm_agent_states"
+    revision = unpack_revision(spec, what="--states cannot be read", allowed=allowed)
+    with nullcontext(Path(spec)) if Path(spec).is_dir() else revision as root:
         for folder in (root, root / "states"):
             if (folder / "fsm_agent_states").is_dir():
                 yield folder
                 return
-    raise ConfigError("there are no states in it", spec, "a git revision or a folder with fsm_agent_states")
+    raise ConfigError("--states has no states in it", spec, allowed)
 
 
 def _sources(

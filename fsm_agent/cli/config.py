@@ -183,7 +183,8 @@ def _rows(config: Config) -> list[dict[str, Any]]:
 
 
 def _has(group: Any, keys: list[str]) -> bool:
-    """Say whether there is a value for this name, or for a group around it that was given as one figure."""
+    """Return whether there is a value for this name, or for a group around it that was given as one
+    figure."""
     for key in keys:
         if not isinstance(group, Mapping):
             return True
@@ -233,7 +234,8 @@ def _place(name: str) -> list[str]:
 
 
 def _begins(known: list[str], keys: list[str]) -> bool:
-    """Say whether ``keys`` name this setting, a group that holds it, or an entry of it if it is a table."""
+    """Return whether ``keys`` name this setting, a group that holds it, or an entry of it if it is a
+    table."""
     return bool(keys) and (known[: len(keys)] == keys or keys[: len(known)] == known)
 
 

@@ -260,7 +260,7 @@ def _choose_format(format: str, names: Sequence[str]) -> str:
 
 
 def _is_ours(table: Table) -> bool:
-    """Say whether it is a version of the turn's table: most of its states are states of the turn."""
+    """Return whether it is a version of the turn's table: most of its states are states of the turn."""
     return len(set(table.states) & set(TURN.states)) > len(table.states) / 2
 
 

@@ -161,12 +161,12 @@ def line(waiting: Waiting) -> str | None:
 
 
 def follows() -> bool:
-    """Say whether another line arrives at once."""
+    """Return whether another line arrives at once."""
     return _arrives(QUIET)
 
 
 def _arrives(seconds: float) -> bool:
-    """Say whether a line, or the end of the input, arrives within this time."""
+    """Return whether a line, or the end of the input, arrives within this time."""
     if sys.platform == "win32":
         import msvcrt
 
@@ -496,5 +496,5 @@ def _below(words: str) -> Iterator[str]:
 
 
 def _is_offered(name: str, begun: str) -> bool:
-    """Say whether to offer a name: none that is hidden, or would change a terminal."""
+    """Return whether to offer a name: none that is hidden, or would change a terminal."""
     return clean(name) == name and (not name.startswith(".") or begun.startswith("."))

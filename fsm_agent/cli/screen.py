@@ -205,7 +205,8 @@ class WholeTable(Table):
             if number:
                 yield Text("")
             for head, cell in zip(heads, map(_text, row), strict=True):
-                yield Text(": ").join(part for part in (head, cell) if part.plain)
+                if cell.plain:
+                    yield Text(": ").join(part for part in (head, cell) if part.plain)
 
 
 def grid_of(names: Iterable[str], *, right: Collection[str] = (), breaks: int = UNLIMITED) -> WholeTable:

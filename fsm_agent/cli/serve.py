@@ -73,7 +73,7 @@ class ServeTarget:
 
     @property
     def local(self) -> bool:
-        """Say whether only this machine can reach it."""
+        """Return whether only this machine can reach it."""
         return self.host in LOCAL
 
     def check(self) -> None:
@@ -308,7 +308,7 @@ def acp(given: CliOptions) -> int:
 
 
 def is_pipe(number: int) -> bool:
-    """Say whether another process can talk over this file descriptor."""
+    """Return whether another process can talk over this file descriptor."""
     mode = os.fstat(number).st_mode
     return stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode)
 

@@ -95,6 +95,13 @@ def message_of(
     ``asks_images``: the turn can have another model describe images. May take seconds. Raises ``ConfigError``
     for an empty or too long message, and for a part that is unusable or that the model cannot read: the line
     names both."""
+    read = read_parts(content)
+    return read if isinstance(read, str) else [_usable(part, chain, settings, asks_images) for part in read]
+
+
+def read_parts(content: Any) -> Any:
+    """Return a user's message as text or content parts. Raises ``ConfigError`` for an empty or too long one,
+    and for one of another type."""
     if isinstance(content, Sequence | str) and not content:
         raise ConfigError("the message is empty", content, "some text, or a content part")
     read = parts_of(content)
@@ -105,7 +112,7 @@ def message_of(
         raise ConfigError("the message is empty", read, "some text")
     if length > MAX_MESSAGE:
         raise ConfigError("the message is too long", f"{length:,} characters", f"up to {MAX_MESSAGE:,}")
-    return read if isinstance(read, str) else [_usable(part, chain, settings, asks_images) for part in read]
+    return read
 
 
 def history_of(
@@ -265,11 +272,9 @@ class AgentTurns:
         """``Agent.start``. ``handoffs``: the handoffs to this agent since the user's message; ``turn_id`` is
         then given. ``begins``: a job in the transaction that begins the turn. ``trace``: the ``traceparent``
         under which the message was queued."""
-        content, rows = self.message(user_message), None
         texts = {"system_message": system_message, "task_id": task_id, "ephemeral_prompt": ephemeral_prompt}
-        for name, value in texts.items():
-            expect(name, value, (str, type(None)), "a text, or None")
-        refuse_other_limits(limits)
+        self.refuse(user_message, limits=limits, **texts)
+        content, rows = self.message(user_message), None
         settings = self.settings
         if limits is not None:
             settings = settings.model_copy(update={"limits": settings.limits.for_turn(limits)})
@@ -315,6 +320,15 @@ class AgentTurns:
             return begun
 
         return self._turn(state, performer, log, enter)
+
+    def refuse(
+        self, user_message: Any, *, limits: Limits | None = None, deps: Any = None, **arguments: Any
+    ) -> None:
+        """Raise ``ConfigError`` for arguments of ``start`` that can be judged at once."""
+        read_parts(user_message)
+        for name in ("system_message", "task_id", "ephemeral_prompt"):
+            expect(name, arguments.get(name), (str, type(None)), "a text, or None")
+        refuse_other_limits(limits)
 
     def resume(self, session_or_turn_id: str, deps: Any, output_type: Any, claim: Claim | None) -> Turn:
         """``Agent.resume``, of this agent's own turns."""

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import PurePath
 from typing import Any, Literal, NoReturn
 
-from fsm_agent.support.texts import MAX_JSON_DEPTH, OverlyNestedError, json_of
+from fsm_agent.support.texts import MAX_JSON_DEPTH, STRICT_JSON, OverlyNestedError, json_of
 
 __all__ = [
     "DamagedError",
@@ -264,7 +264,7 @@ def parse(text: str | None) -> Parsed:
     if not body:
         return Parsed("ok", {})
     try:
-        return _object(json_of(body, _STRICT), repaired=False)
+        return _object(json_of(body, STRICT_JSON), repaired=False)
     except OverlyNestedError as error:
         return Parsed("bad", error=str(error))
     except ValueError:
@@ -289,7 +289,7 @@ def _components(path: str, cwd: str | os.PathLike[str]) -> tuple[str, ...]:
 
 def _repair(body: str) -> Parsed:
     with contextlib.suppress(ValueError):
-        return _object(json_of(body, _STRICT), repaired=True)
+        return _object(json_of(body, STRICT_JSON), repaired=True)
     if not body.endswith(("}", "]")):
         return Parsed(
             "cut", error=f"the JSON stops after {len(body):,} characters, before its closing bracket"
@@ -309,7 +309,7 @@ def _repair(body: str) -> Parsed:
 def _object(value: Any, *, repaired: bool) -> Parsed:
     if isinstance(value, str):
         with contextlib.suppress(ValueError):
-            value, repaired = json_of(value.strip(), _STRICT), True
+            value, repaired = json_of(value.strip(), STRICT_JSON), True
     if isinstance(value, dict):
         return Parsed("ok", value, repaired)
     return Parsed("not_object", error=f"arguments must be a JSON object, not {_JSON_NAMES[type(value)]}")
@@ -320,17 +320,6 @@ def _without_fence(body: str) -> str:
     return body[opener.end() :].removesuffix("```").strip() if opener else body
 
 
-def _finite(digits: str) -> float:
-    number = float(digits)
-    if math.isinf(number):
-        raise ValueError("infinite")
-    return number
-
-
-def _no_constant(name: str) -> NoReturn:
-    raise ValueError(f"{name} is not JSON")
-
-
 _JSON_NAMES = {
     list: "an array",
     str: "a string",
@@ -339,7 +328,6 @@ _JSON_NAMES = {
     float: "a number",
     type(None): "null",
 }
-_STRICT = json.JSONDecoder(parse_float=_finite, parse_constant=_no_constant)
 
 
 # ----------------------------------------------------------------------------------------------------

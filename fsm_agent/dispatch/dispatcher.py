@@ -222,19 +222,22 @@ async def submit(
     *,
     turn_id: str = "",
     attended: bool = False,
+    waits: bool = True,
     **more: Any,
 ) -> Order:
     """Queue a message: store it first, then notify the dispatcher. ``session_id``: the session that it
     continues, by default a new one. ``turn_id``: a message submitted again under the same id is queued once.
-    ``attended``: do not offer the turn to other processes. ``more``: other arguments of ``Agent.start``, as
-    JSON values. Raises ``ConfigError`` if the dispatcher cannot be reached; the message is still queued, and
+    ``attended``: do not offer the turn to other processes. ``waits``: false raises ``SessionBusy`` while
+    another turn of the session waits or runs. ``more``: other arguments of ``Agent.start``, as JSON values.
+    Raises ``ConfigError`` if the dispatcher cannot be reached; the message is still queued, and
     a worker finds it."""
     session = f"s-{uuid.uuid4().hex[:12]}" if session_id is None else first_session(store, session_id)
     order = Order(session, turn_id or f"{session}-{uuid.uuid4().hex[:8]}", DIGEST)
     request = {"user_message": user_message, **more}
     if trace := current_traceparent():
         request["trace"] = trace
-    await queue(store, order.turn, order.session, ATTENDED if attended else order.digest, request)
+    digest = ATTENDED if attended else order.digest
+    await queue(store, order.turn, order.session, digest, request, waits)
     await dispatcher.submit(order)
     return order
 

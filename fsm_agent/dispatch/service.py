@@ -32,7 +32,7 @@ from fsm_agent.dispatch.follow import (
     void,
 )
 from fsm_agent.dispatch.worker import App, Worker
-from fsm_agent.errors import ConfigError, FsmAgentError, TurnSuspended
+from fsm_agent.errors import ConfigError, FsmAgentError, SessionBusy, TurnSuspended
 from fsm_agent.runtime.events import Voided
 from fsm_agent.sessions.store import Store
 from fsm_agent.sessions.store.journal.conversation_journal import ConversationRecording
@@ -53,6 +53,7 @@ OWNERS = f"serve{OF_SESSIONS}"
 SWEEP, AGE = 0.5, 1.0
 LOOK = 0.1
 """Seconds between polls of a turn that another process runs."""
+BUSY = "another turn of this session is running"
 LASTING = ("always", "never")
 """Answers that apply to all sessions of the home."""
 _OWN = (
@@ -62,7 +63,9 @@ _FREE = "UPDATE turns SET owner = NULL WHERE id = ?"
 _QUEUE_BEGUN = (
     "INSERT INTO queued (id, session, digest, at, begun) VALUES (?, ?, ?, ?, ?) ON CONFLICT (id) DO NOTHING"
 )
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]{0,127}")
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]*")
+LONGEST_SESSION, LONGEST_TURN = 128, 160
+"""Characters of an id. That of a turn may begin with that of its session."""
 
 
 class ServiceError(FsmAgentError):
@@ -183,7 +186,6 @@ class SessionService:
         self._stop = asyncio.Event()
         self._serving: asyncio.Task[None] | None = None
         self._started: dict[str, set[str]] = {}  # turns by key
-        self._starting: dict[str, str] = {}  # turns that are on their way into the store, by session
 
     # Its life
 
@@ -244,9 +246,11 @@ class SessionService:
             raise Leaving("this server is stopping")
         content = _read_content(content)
         if session_id is not None:
-            _check_session_name(session_id)
-        if turn_id and _NAME.fullmatch(turn_id) is None:
-            raise BadRequest(f"no id of a turn: {turn_id[:40]!r}")
+            _check_id("session", session_id, LONGEST_SESSION)
+            if session_id.startswith("c-"):
+                raise BadRequest(f"no id of a session: {session_id[:40]!r}; allowed: one not of a child, c-…")
+        if turn_id:
+            _check_id("turn", turn_id, LONGEST_TURN)
         if turn_id and (begun := self._session_of(turn_id)) is not None:
             other = session_id is not None and first_session(self.store, session_id) != begun
             if other or self._owners.get(begun) != caller.id:
@@ -261,17 +265,17 @@ class SessionService:
             owned = None
             turn_id = turn_id or f"{session}-{uuid.uuid4().hex[:8]}"
             if not waits:
-                await self._refuse_if_busy(session, turn_id)
-                self._starting[session] = turn_id
+                await self._refuse_if_continued(session, turn_id)
         try:
             order = await submit(
                 self.store, self._dispatcher, content, session,
-                turn_id=turn_id, attended=self._attended, **options,
+                turn_id=turn_id, attended=self._attended, waits=waits or session_id is None, **options,
             )  # fmt: skip
+        except SessionBusy:
+            raise Busy(BUSY) from None
         except ConfigError as error:
             raise BadRequest(str(error)) from None
         finally:
-            self._starting.pop(session, None)
             if owned is not None:
                 await owned
         self._started[caller.id].add(order.turn)
@@ -699,14 +703,12 @@ class SessionService:
         if turn_id not in self._started.get(caller.id, ()):
             self._find_session_of(caller, turn_id)
 
-    async def _refuse_if_busy(self, first: str, turn_id: str) -> None:
-        """Raise ``Busy`` if the session runs another turn than this one, which a repeated request names."""
+    async def _refuse_if_continued(self, first: str, turn_id: str) -> None:
+        """Raise ``Busy`` if the dispatcher has another turn of the session: the store does not know who will
+        continue one that was suspended."""
         waiting = [one.turn for one in await self._dispatcher.waiting(first) if one.turn != turn_id]
-        if self._starting.get(first, turn_id) != turn_id or not all(map(self._is_done, waiting)):
-            raise Busy("another turn of this session is running")
-        for _, owner in self.store.unfinished(self.store.newest(first).id):
-            if self.store.owners.alive(owner):
-                raise Busy("another turn of this session is running")
+        if not all(map(self._is_done, waiting)):
+            raise Busy(BUSY)
 
     def _count(self, caller: Caller) -> None:
         """Raise ``TooMany`` if the key has too many unfinished turns."""
@@ -726,9 +728,12 @@ class SessionService:
         audit.info("%s", json.dumps({"do": what, "key": caller.id, "name": caller.name, **more}))
 
 
-def _check_session_name(session: str) -> None:
-    if _NAME.fullmatch(session) is None or session.startswith("c-"):
-        raise BadRequest(f"no id of a session: {session[:40]!r}")
+def _check_id(of: str, id: str, longest: int) -> None:
+    if _NAME.fullmatch(id) is None or len(id) > longest:
+        raise BadRequest(
+            f"no id of a {of}: {id[:40]!r}{'…' * (len(id) > 40)}, {len(id)} characters; allowed: up to"
+            f" {longest} letters, digits, and characters of ._:-, beginning with a letter or digit"
+        )
 
 
 def _read_content(content: Any) -> Any:

@@ -66,7 +66,7 @@ class MemoryRecall(Extension):
 
     @property
     def there(self) -> bool:
-        """Say whether anything can be recalled: by an external memory, or a callback for context."""
+        """Return whether anything can be recalled: by an external memory, or a callback for context."""
         return self._memory is not None or self._callbacks.has("context")
 
     async def prompt_block(self, session_id: str) -> tuple[str | None, str]:

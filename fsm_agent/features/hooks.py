@@ -222,7 +222,7 @@ class HookCalls(Extension):
     # Notified hooks
 
     def tells(self, point: str) -> bool:
-        """Say whether any hook implements ``point``."""
+        """Return whether any hook implements ``point``."""
         return bool(self._with(point))
 
     def tell(self, point: str, context: RunContext[Any], *values: Any) -> None:
@@ -308,7 +308,7 @@ def _check_methods(hook: Hooks) -> None:
 
 
 def _is_meant(name: str) -> bool:
-    """Say whether a method that is not a point was probably meant to be one."""
+    """Return whether a method that is not a point was probably meant to be one."""
     return name.startswith(PREFIXES) or bool(get_close_matches(name, POINTS, 1, 0.8))
 
 

@@ -229,7 +229,7 @@ class LimitKeeper(Part):
         return min((late.limit - late.spent for late in self._times()), default=math.inf)
 
     async def check(self, request: CheckLimits) -> LimitsChecked:
-        """Say whether the request may be sent, and how long its reply may be."""
+        """Return whether the request may be sent, and how long its reply may be."""
         agent = self._agent
         asked = (agent.backends.current, *(agent.auxiliary if request.summary else ()))
         self._checked = True

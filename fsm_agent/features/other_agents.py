@@ -81,11 +81,11 @@ class ChildAgentFactory:
 
     @property
     def allowed(self) -> bool:
-        """Say whether an agent of this depth may have children."""
+        """Return whether an agent of this depth may have children."""
         return self._depth < self._parent.settings.delegation.max_depth
 
     def has_models(self, task: str) -> bool:
-        """Say whether there are models for this side task, besides the one in use."""
+        """Return whether there are models for this side task, besides the one in use."""
         return bool(by_task(self._options["auxiliary"])[task])
 
     def of(self, other: AgentOptions, settings: Settings, most: int) -> ChildFactory:

@@ -15,11 +15,19 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal
 
-from fsm_agent.errors import ConfigError
+from fsm_agent.errors import ConfigError, expect
 from fsm_agent.fsm.codec import STORED
 from fsm_agent.fsm.table import Row, Table
 
 OutcomeName = Literal["completed", "failed", "partial", "interrupted"]
+
+
+def expect_numbers(name: str, given: object) -> None:
+    """Raise ``ConfigError`` unless these are whole numbers by name, as counters and limits are."""
+    expect(name, given, Mapping, "{name: whole number}")
+    assert isinstance(given, Mapping)
+    for one, number in given.items():
+        expect(f"{name}[{one!r}]", number, int, "a whole number")
 
 
 @dataclass(kw_only=True, slots=True)

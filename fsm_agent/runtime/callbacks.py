@@ -85,11 +85,11 @@ class Callbacks:
         return other
 
     def has(self, channel: str) -> bool:
-        """Say whether ``channel`` has a listener."""
+        """Return whether ``channel`` has a listener."""
         return channel in self._functions
 
     def hears(self, kind: type) -> bool:
-        """Say whether events of this type have a listener; costly ones are built only then."""
+        """Return whether events of this type have a listener; costly ones are built only then."""
         return kind in self._channels or TURN.get().hears(kind)
 
     def publish(self, event: EventValues | FirstChunk) -> None:

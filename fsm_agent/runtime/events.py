@@ -77,7 +77,7 @@ class Stream:
                     self._hearers[kind] = left
 
     def hears(self, kind: type) -> bool:
-        """Say whether events of this type have a subscriber; costly ones are built only then."""
+        """Return whether events of this type have a subscriber; costly ones are built only then."""
         return kind in self._hearers or kind in self._beyond
 
     def publish(self, event: Any) -> None:

@@ -214,7 +214,7 @@ class AgUiDoor(Door):
             raise
 
     def _is_turn(self, caller: Caller, given: RunAgentInput) -> bool:
-        """Say whether this run was begun before: its client lost the connection and returns."""
+        """Return whether this run was begun before: its client lost the connection and returns."""
         try:
             return bool(self._service.about(caller, given.run_id)["session"] == given.thread_id)
         except NotFound:

@@ -538,8 +538,8 @@ def _form(caller: Caller, item: Pending) -> ElicitRequestFormParams:
 
 
 def _is_refused(caller: Caller, turn: str) -> bool:
-    """Say whether an unanswered call is refused: that of a single tool, by a key that could have approved it.
-    Other turns wait for a person with the scope."""
+    """Return whether an unanswered call is refused: that of a single tool, by a key that could have approved
+    it. Other turns wait for a person with the scope."""
     return turn.startswith(PREFIX) and (caller.admin or "approve" in caller.scopes)
 
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 import asyncio
 import secrets
 from collections import OrderedDict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 
 import anyio
@@ -34,41 +34,15 @@ from fsm_agent.errors import ConfigError
 from fsm_agent.serve.doors import Door
 from fsm_agent.serve.mcp import AgentServer
 from fsm_agent.serve.web import CALLER, MOST_BODY
-from fsm_agent.support.threads import connect_own_streams, send
+from fsm_agent.support.threads import CHUNK, BoundedLines, connect_own_streams, send
 from fsm_agent.toolsets.memory import SkillShelf
 
 # Over standard input and output.
 
 
-_CHUNK = 65_536
 TOO_LONG = f"a message has at most {MOST_BODY:,} bytes"
 
 Incoming = SessionMessage | Exception
-
-
-class BoundedLines:
-    """Splits bytes into lines. One of more than ``most`` bytes becomes ``None``, and is not kept."""
-
-    def __init__(self, most: int = MOST_BODY) -> None:
-        self._most, self._held, self._skips = most, bytearray(), False
-
-    def feed(self, piece: bytes) -> Iterator[bytes | None]:
-        """Return the lines that this piece completes."""
-        *whole, rest = piece.split(b"\n")
-        for part in whole:
-            yield from self._add(part)
-            if not self._skips:
-                yield bytes(self._held)
-            self._held, self._skips = bytearray(), False
-        yield from self._add(rest)
-
-    def _add(self, part: bytes) -> Iterator[None]:
-        if self._skips:
-            return
-        self._held += part
-        if len(self._held) > self._most:
-            self._held, self._skips = bytearray(), True
-            yield None
 
 
 def read_message(line: bytes | None) -> SessionMessage | JSONRPCError | None:
@@ -122,9 +96,9 @@ async def _read(
     to_server: MemoryObjectSendStream[Incoming],
     service: SessionService,
 ) -> None:
-    lines = BoundedLines()
+    lines = BoundedLines(MOST_BODY)
     async with to_server:
-        while piece := await reader.read(_CHUNK):
+        while piece := await reader.read(CHUNK):
             for line in lines.feed(piece):
                 match read_message(line):
                     case SessionMessage() as message:

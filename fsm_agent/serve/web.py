@@ -17,6 +17,7 @@ from starlette.types import Receive, Scope, Send
 
 from fsm_agent.dispatch.service import BadRequest, Busy, Caller, ServiceError, TooLarge, Unauthorized
 from fsm_agent.errors import ConfigError, FsmAgentError, SessionBusy, StoreError
+from fsm_agent.support.texts import is_finite
 
 log = logging.getLogger(__name__)
 CALLER = "fsm_agent.caller"
@@ -96,6 +97,8 @@ async def json_body(request: Request) -> dict[str, Any]:
         given = from_json(bytes(body) or b"{}", allow_inf_nan=False)  # refuses halves of surrogate pairs
     except ValueError as error:
         raise BadRequest(f"the body is not JSON in UTF-8: {error}") from None
+    if not is_finite(given):
+        raise BadRequest("the body is not JSON: a number is too large")
     if not isinstance(given, dict):
         raise BadRequest("the body is not a JSON object")
     return given

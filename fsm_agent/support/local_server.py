@@ -89,12 +89,12 @@ def own_origins(port: int) -> frozenset[str]:
 
 
 def is_of_other_site(headers: Headers) -> bool:
-    """Say whether a browser sends the request on behalf of a page of another site."""
+    """Return whether a browser sends the request on behalf of a page of another site."""
     return headers.get("sec-fetch-site", "none") not in ("same-origin", "none")
 
 
 def is_of_other_origin(headers: Headers, origins: Collection[str]) -> bool:
-    """Say whether the request comes from a page of another origin. A program sends no ``Origin``."""
+    """Return whether the request comes from a page of another origin. A program sends no ``Origin``."""
     return headers.get("origin") not in (None, *origins)
 
 

@@ -40,7 +40,7 @@ class ImageBounds:
 
 
 def can_shrink() -> bool:
-    """Say whether Pillow is installed."""
+    """Return whether Pillow is installed."""
     return importlib.util.find_spec("PIL") is not None
 
 

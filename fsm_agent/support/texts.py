@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import html
 import json
+import math
 import re
 from collections.abc import Callable, Iterable
 from functools import cache, lru_cache
-from typing import Any, Protocol
+from typing import Any, NoReturn, Protocol
 
 _SURROGATE = re.compile("[\ud800-\udfff]")
 TAGS = ("think", "thinking", "reasoning", "thought", "scratchpad", "reasoning_scratchpad")
@@ -236,6 +237,20 @@ _JSON_CONTAINERS = frozenset((dict, list))
 _JSON_DECODER = json.JSONDecoder()
 
 
+def _read_finite(digits: str) -> float:
+    if math.isinf(number := float(digits)):
+        raise ValueError("a number is too large")
+    return number
+
+
+def _refuse_constant(name: str) -> NoReturn:
+    raise ValueError(f"{name} is not JSON")
+
+
+STRICT_JSON = json.JSONDecoder(parse_float=_read_finite, parse_constant=_refuse_constant)
+"""Refuses NaN, infinity, and numbers that a float cannot hold."""
+
+
 class OverlyNestedError(ValueError):
     """A value with more levels, or more arrays and objects, than any legitimate one."""
 
@@ -254,6 +269,20 @@ def json_of(text: str, decoder: json.JSONDecoder = _JSON_DECODER) -> Any:
     return value if brackets <= MAX_JSON_DEPTH else parse_json(value)
 
 
+def is_finite(value: Any) -> bool:
+    """Return whether all numbers of a parsed JSON value are finite."""
+    left = [value]
+    while left:
+        match left.pop():
+            case float() as number if not math.isfinite(number):
+                return False
+            case dict() as one:
+                left.extend(one.values())
+            case list() as one:
+                left.extend(one)
+    return True
+
+
 def compact_encoder(
     default: Callable[[Any], Any], *, ascii_only: bool
 ) -> Callable[[object, int], Iterable[str]]:
@@ -269,8 +298,8 @@ def compact_encoder(
 
 
 def portable(value: Any) -> bool:
-    """Say whether a value can be stored, sent and read again: text is Unicode, numbers are finite, and it has
-    at most half of the readable levels, because it becomes part of another value."""
+    """Return whether a value can be stored, sent and read again: text is Unicode, numbers are finite, and it
+    has at most half of the readable levels, because it becomes part of another value."""
     try:
         json.dumps(parse_json(value, MAX_JSON_DEPTH // 2), ensure_ascii=False, allow_nan=False).encode()
     except ValueError:
@@ -328,7 +357,7 @@ def search(expression: str, data: bytes, start: int = 0) -> ByteMatch | None:
 
 
 def is_regular(pattern: str) -> bool:
-    """Say whether RE2 supports the syntax of a pattern."""
+    """Return whether RE2 supports the syntax of a pattern."""
     try:
         _compile_pattern(pattern)
     except ValueError:
@@ -337,7 +366,7 @@ def is_regular(pattern: str) -> bool:
 
 
 def occurs(pattern: str, text: str) -> bool:
-    """Say whether a pattern with a regular syntax matches anywhere in the text, letter by letter."""
+    """Return whether a pattern with a regular syntax matches anywhere in the text, letter by letter."""
     return _compile_pattern(pattern).search(encode(text)) is not None
 
 

@@ -18,7 +18,7 @@ import queue
 import sys
 import threading
 import warnings
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterator
 from io import BufferedWriter, FileIO
 from typing import Any, TypeVar
 
@@ -227,16 +227,45 @@ def own_streams() -> tuple[FileIO, BufferedWriter]:
     return os.fdopen(reading, "rb", 0), os.fdopen(writing, "wb")
 
 
-async def connect_own_streams(limit: int = 2**16) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-    """Return ``own_streams`` as streams of the running loop; ``limit``: bytes of a line. Raises
-    ``ValueError`` if they are not pipes or sockets."""
+async def connect_own_streams() -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    """Return ``own_streams`` as streams of the running loop. Raises ``ValueError`` if they are not pipes or
+    sockets."""
     loop, (reading, writing) = asyncio.get_running_loop(), own_streams()
-    reader = asyncio.StreamReader(limit=limit)
+    reader = asyncio.StreamReader()
     await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), reading)
     transport, protocol = await loop.connect_write_pipe(
         lambda: asyncio.StreamReaderProtocol(asyncio.StreamReader()), writing
     )
     return reader, asyncio.StreamWriter(transport, protocol, None, loop)
+
+
+CHUNK = 65_536
+"""Bytes that are read from a pipe at once."""
+
+
+class BoundedLines:
+    """Splits bytes into lines. One of more than ``most`` bytes becomes ``None``, and is not kept."""
+
+    def __init__(self, most: int) -> None:
+        self._most, self._held, self._skips = most, bytearray(), False
+
+    def feed(self, piece: bytes) -> Iterator[bytes | None]:
+        """Return the lines that this piece completes."""
+        *whole, rest = piece.split(b"\n")
+        for part in whole:
+            yield from self._add(part)
+            if not self._skips:
+                yield bytes(self._held)
+            self._held, self._skips = bytearray(), False
+        yield from self._add(rest)
+
+    def _add(self, part: bytes) -> Iterator[None]:
+        if self._skips:
+            return
+        self._held += part
+        if len(self._held) > self._most:
+            self._held, self._skips = bytearray(), True
+            yield None
 
 
 async def send(pipe: asyncio.StreamWriter, data: bytes) -> None:

@@ -109,7 +109,7 @@ class TurnMachine(RuleBasedStateMachine):
         return CountingTurn(self.table, self.limits, f"turn-{self.turns}")
 
     def possible(self, event: str) -> bool:
-        """Say whether the state can report ``event`` now. The table allows it; facts may forbid it."""
+        """Return whether the state can report ``event`` now. The table allows it; facts may forbid it."""
         return True
 
     def move(self, event: str) -> Row:

@@ -53,7 +53,7 @@ class Seen:
                 self._marks.popitem(last=False)
 
     def has_changed(self, real: Path) -> bool:
-        """Say whether the file changed or vanished. False for one that was never read."""
+        """Return whether the file changed or vanished. False for one that was never read."""
         with self._lock:
             mark = self._marks.get(str(real))
         if mark is None:
@@ -160,7 +160,7 @@ def regular_file(root: Path, path: str, results: Path | None = None) -> Path:
 
 
 def is_binary(real: Path) -> bool:
-    """Say whether the file begins with bytes that do not occur in text."""
+    """Return whether the file begins with bytes that do not occur in text."""
     with real.open("rb") as file:
         return b"\0" in file.read(_SNIFF)
 

@@ -93,7 +93,7 @@ class AgentTools:
         self.begin_turns = any(spec.delegates or spec.name in ASKING for spec in self.specs)
 
     def handles(self, name: str) -> bool:
-        """Say whether this is one of the agent's own tools."""
+        """Return whether this is one of the agent's own tools."""
         return name in self.names
 
     def close(self) -> None:

@@ -248,7 +248,7 @@ _CARRIES_V4 = tuple(
 
 
 def is_public(address: Address) -> bool:
-    """Say whether an address is public. An IPv6 address that embeds an IPv4 address counts as that."""
+    """Return whether an address is public. An IPv6 address that embeds an IPv4 address counts as that."""
     if any(address.version == network.version and address in network for network in _NEVER_PUBLIC):
         return False
     if isinstance(address, ipaddress.IPv6Address):
@@ -260,7 +260,7 @@ def is_public(address: Address) -> bool:
 
 
 def is_named(host: str, names: Sequence[str]) -> bool:
-    """Say whether the host is among these names. ``*.example.org`` matches every host below it."""
+    """Return whether the host is among these names. ``*.example.org`` matches every host below it."""
     host = _plain(host)
     return any(
         host == _plain(name) or (name.startswith("*.") and host.endswith(_plain(name[1:]))) for name in names

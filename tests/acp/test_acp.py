@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import json
 import os
 import signal
 import socket
@@ -352,11 +353,21 @@ async def test_a_turn_that_failed_is_an_error_and_wrong_input_one_line(tmp_path:
 
 
 @pytest.mark.slow
-def test_what_is_not_the_protocol_is_one_line(tmp_path: Path) -> None:
-    done = ran("-m", "fsm_agent", "acp", input="[]\n", cwd=tmp_path)
-    assert (done.returncode, done.stdout) == (2, "")
-    assert "not the Agent Client Protocol" in done.stderr.splitlines()[-1]
-    assert "Traceback" not in done.stderr
+def test_a_line_that_is_no_message_is_answered_and_the_next_one_served(tmp_path: Path) -> None:
+    wrong = {
+        "[]": -32600, "3": -32600, "null": -32600, '"initialize"': -32600, "{}": -32600, '{"id": 1}': -32600,
+        '{"id": [], "result": 1}': -32600, '{"id": 0, "error": "no"}': -32600, '{"id": 1, "method": null}': -32600,
+        "hello": -32700, "{": -32700, "[" * 100_000: -32700, "\x00": -32700,
+    }  # fmt: skip
+    hello = {"jsonrpc": "2.0", "id": 7, "method": "initialize", "params": {"protocolVersion": 1}}
+    lines = [*wrong, "", json.dumps(hello)]
+    done = ran("-m", "fsm_agent", "acp", input="\n".join(lines) + "\n", cwd=tmp_path)
+    *refusals, last = map(json.loads, done.stdout.splitlines())
+    assert [(one["id"], one["error"]["code"]) for one in refusals] == [
+        (None, code) for code in wrong.values()
+    ]
+    assert (last["id"], last["result"]["protocolVersion"]) == (7, 1)
+    assert (done.returncode, "Traceback" in done.stderr) == (0, False)
 
 
 async def test_the_next_message_answers_a_question_without_choices(tmp_path: Path) -> None:

@@ -40,6 +40,23 @@ async def test_the_text_of_a_turn_is_read_as_it_arrives(agent: MakeAgent) -> Non
     assert "".join([piece async for piece in first.stream_text("hi")]) == "I am the other."
 
 
+@pytest.mark.parametrize(
+    ("message", "arguments", "words"),
+    [
+        ("", {}, "the message is empty"), (3, {}, "message"), ([{"type": "text", "text": " "}, 3], {}, "part"),
+        ("hi", {"system_message": 3}, "system_message has the wrong type; given: 3; allowed: a text, or None"),
+        ([{"type": "text", "text": "hi"}], {"task_id": 3}, "task_id has the wrong type"),
+        ([{"type": "text", "text": "hi"}], {"limits": 3}, "limits has the wrong type"),
+        ("hi", {"output_type": 3}, "output_type"), ("hi", {"conversation_history": 3}, "history"),
+    ],
+)  # fmt: skip
+def test_arguments_of_streamed_text_are_refused_at_the_call(
+    agent: MakeAgent, message: Any, arguments: Any, words: str
+) -> None:
+    with pytest.raises(ConfigError, match=words):
+        agent().stream_text(message, **arguments)
+
+
 async def test_leaving_the_text_early_stops_the_turn(agent: MakeAgent) -> None:
     one = agent(text("one two three four"), toolsets=[])
     reading = one.stream_text("count")

@@ -13,6 +13,7 @@ from fsm_agent.testing import repeat
 from tests.browser.acting import choose, engine, expect, fill, looks_at, press
 from tests.browser.conftest import Browser
 from tests.browser.scenes import failed_turn, paced, provider, workshop_of
+from tests.browser.test_own_table import own
 
 pytestmark = pytest.mark.slow
 
@@ -95,3 +96,24 @@ def test_orders_are_carried_out_in_the_order_in_which_they_were_given(browser: B
     engine(page, "paused.*ExecuteTools.*9 moves")
     expect(page.get_by_label("condition of ExecuteTools")).to_have_value("iterations >= 2")
     looks_at(page, "9 of 9")
+
+
+def test_a_late_answer_about_the_forked_turn_does_not_reach_the_page(browser: Browser, home: Path) -> None:
+    workshop = own(home)
+    first = workshop.start("Say what a cat is.").id
+    page = browser.open(browser.serve(workshop, first).url)
+    about = re.compile(rf"/api/turns/{first}$")
+    late = Delayed(page, about.pattern)
+    press(page, "c", runs="ended.*4 moves")
+    press(page, "b", "b", shows="2 of 4")
+    choose(page, "State")
+    page.get_by_role("button", name="fork with other counters").click()
+    page.get_by_role("dialog").get_by_label("rounds").fill("3")
+    page.get_by_role("dialog").get_by_role("button", name="Fork with these changes").click()
+    engine(page, "paused.*Revise.*2 moves")
+    with page.expect_response(about):
+        late.release()
+    press(page, "n", runs="paused.*3 moves")
+    looks_at(page, "3 of 3")
+    assert page.get_by_label("how the turn ended").count() == 0
+    assert page.locator(".picker .outcome").first.inner_text() != "completed"

@@ -90,6 +90,15 @@ def test_no_sentence_about_a_command_is_cropped(group: str, cli: Cli) -> None:
     assert "..." not in listed
 
 
+@pytest.mark.parametrize(("columns", "widest"), [(40, 40), (60, 60), (80, 80), (200, 110)])
+def test_help_fits_the_terminal(columns: int, widest: int, cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", str(columns))
+    for words in ("--help",), ("run", "--help"), ("serve", "keys", "--help"):
+        lengths = [len(line) for line in cli.ok(*words).splitlines()]
+        assert max(lengths) <= widest, words
+    assert max(len(line) for line in cli.ok("run", "--help").splitlines()) > widest * 3 // 4
+
+
 def test_the_sentences_about_the_examples_are_whole(cli: Cli) -> None:
     code, out, err = cli("examples", "there")
     assert (code, err) == (0, "")

@@ -181,7 +181,7 @@ def test_a_table_is_whole_at_any_width() -> None:
         ["setting", "value", "from"], ["max_iterations", "a", "long", "value"], ["漢字漢字漢字漢字", "2", "[file]"],
     ]  # fmt: skip
     assert printed(20, grid) == [
-        "All", "setting:", "max_iterations", "value: a long value", "from", "", "setting:", "漢字漢字漢字漢字",
+        "All", "setting:", "max_iterations", "value: a long value", "", "setting:", "漢字漢字漢字漢字",
         "value: 2", "from: [file]",
     ]  # fmt: skip
     assert printed(16, grid, grid)[:3] == ["All", "setting:", "max_iterations"]

@@ -323,6 +323,7 @@ def test_what_recent_turns_took_is_told_by_day_and_by_row(served: Served) -> Non
     rows = {one["row"]: one["requests"] for one in found["rows"]}
     assert rows["CallLLM.tools"] == rows["CallLLM.text"] > 0
     assert found["improbable"] == [], "they are too few to tell"
+    assert "Requests count if their provider reported" in served.ask("static/insights.js").text
     assert "days is not a number" in served.ask("api/insights?days=x").json()["error"]
 
 

@@ -109,5 +109,5 @@ def database_class() -> type[Any]:
 
 
 def is_of_a_file_alone(test: str) -> bool:
-    """Say whether a test, named by its file and name, is left out on PostgreSQL."""
+    """Return whether a test, named by its file and name, is left out on PostgreSQL."""
     return any(one in test for one in OF_A_FILE_ALONE)

@@ -112,6 +112,7 @@ def test_what_fits_becomes_a_value() -> None:
         (City, "[1]", "the answer: Input should be"),
         (list[int], '["x"]', "valid integer"),
         (bool, '"perhaps"', "valid boolean"),
+        (list[float], "[1e999]", "valid array; given"),
         (Odd, '{"value": 2}', "KeyError"),
         (order, '{"item": "tea", "number": 0}', "at least one"),
         (order, '{"number": 1}', "item: missing, and required"),

@@ -490,6 +490,20 @@ async def test_instructions_that_are_too_large_begin_nothing(talking: Talking, s
     assert store.database.select("SELECT id FROM queued") == []
 
 
+async def test_a_session_may_have_128_characters(talking: Talking) -> None:
+    async def said(session: str, words: str) -> str:
+        made = await client.chat.completions.create(
+            model=MODEL, messages=[{"role": "user", "content": words}],
+            extra_headers={"x-fsm-agent-session": session},
+        )  # fmt: skip
+        return str(made.choices[0].message.content)
+
+    async with talking(text("hello"), text("again")) as client:
+        assert [await said("s" * 128, words) for words in ("hi", "and?")] == ["hello", "again"]
+        with pytest.raises(openai.BadRequestError, match=r"s{40}'…, 129 characters; allowed: up to 128"):
+            await said("s" * 129, "hi")
+
+
 async def test_a_session_that_is_none_is_named_in_the_refusal(talking: Talking) -> None:
     async with talking(text("hello")) as client:
         with pytest.raises(openai.BadRequestError, match="no id of a session: 'a b'"):
@@ -507,6 +521,8 @@ async def test_a_body_that_is_no_json_or_is_huge_is_refused(talking: Talking) ->
             (b"[" * 200_000, 400),
             (rb'{"model": "agent", "input": "hi", "instructions": "\ud800"}', 400),
             (rb'{"model": "agent", "input": "hi", "\ud800": 1}', 400),
+            (b'{"model": "agent", "input": "hi", "top_p": NaN}', 400),
+            (b'{"model": "agent", "input": "hi", "temperature": -1e999}', 400),
             (b"x" * 17_000_000, 413),
         ):
             with pytest.raises(openai.APIStatusError) as refused:

@@ -95,6 +95,23 @@ async def test_one_of_several_messages_at_once_begins_a_turn(serving: MakeServic
         assert await asyncio.gather(*turns) == ["turn-2"] * 5
 
 
+async def test_one_of_two_servers_begins_a_turn(store: Store, caller: Caller) -> None:
+    """Neither runs turns yet: each message waits where only the store knows of it."""
+    other = Store(store.home)
+    try:
+        one, two = (SessionService(lambda: Agent(), each) for each in (store, other))
+        turn = await one.start(caller, "hi", "thread-1")
+        with pytest.raises(Busy, match="another turn of this session is running"):
+            await two.start(caller, "hi too", "thread-1")
+        assert await two.start(caller, "hi", "thread-1", turn_id=turn) == turn
+        await two.start(caller, "next", "thread-1", waits=True)
+        await one.interrupt(caller, turn)
+        with pytest.raises(Busy):
+            await one.start(caller, "hi again", "thread-1")
+    finally:
+        other.close()
+
+
 async def test_what_belongs_to_another_key_is_not_there(serving: MakeService, caller: Caller) -> None:
     async with serving(text("one")) as service:
         turn = await service.start(ANN, "hi", "thread-1")

@@ -31,6 +31,7 @@ from fsm_agent.sessions.store.postgres import database as presence
 from fsm_agent.sessions.store.postgres.connecting import connect
 from fsm_agent.sessions.store.postgres.database import PostgresDatabase
 from fsm_agent.sessions.store.postgres.writer import WriterLink
+from fsm_agent.sessions.store.queued import queue
 from fsm_agent.sessions.store.reports import Spending
 from fsm_agent.sessions.store.schema import VERSIONS
 from fsm_agent.sessions.store.search import search
@@ -170,6 +171,25 @@ def test_jobs_that_wait_for_each_other_s_rows_all_succeed(url: str) -> None:
         one.result(60)
     assert sum(tries) == 3
     assert stores[0].select("SELECT value FROM marks ORDER BY name") == [(2,), (2,)]
+    for store in stores:
+        store.close()
+
+
+def test_of_messages_to_an_idle_session_at_once_one_is_stored(url: str, tmp_path: Path) -> None:
+    """Each process asks whether the session is idle while the other one has not committed its message."""
+    stores = [Store(tmp_path / name, database_url=url) for name in ("one", "two")]
+
+    async def send(sessions: int) -> list[Any]:
+        messages = (
+            queue(store, f"turn-{number}-{place}", f"s-{number}", "digest", {}, waits=False)
+            for number in range(sessions)
+            for place, store in enumerate(stores)
+        )
+        return await asyncio.gather(*messages, return_exceptions=True)
+
+    sent = asyncio.run(send(30))
+    assert [one for one in sent if one is not None and not isinstance(one, SessionBusy)] == []
+    assert stores[0].database.select("SELECT COUNT(*), COUNT(DISTINCT session) FROM queued") == [(30, 30)]
     for store in stores:
         store.close()
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import re
 from collections.abc import AsyncGenerator, Callable, Generator
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -14,7 +15,7 @@ from typing import Any, ClassVar
 import pytest
 
 from examples import order
-from fsm_agent import BaseTurn, Workflow
+from fsm_agent import BaseTurn, Nested, Workflow
 from fsm_agent.errors import ConfigError, UndeclaredEvent
 from fsm_agent.fsm.journal import UNKNOWN, reply_record, request_record
 from fsm_agent.fsm.properties import Property, Watch, at_most, enters, eventually, exits, never
@@ -360,6 +361,41 @@ def test_a_class_of_turns_cannot_count_in_its_own_way(name: str, tmp_path: Path)
     words = rf"Generous changes what the proofs .* rely on; given: {name}; allowed"
     with pytest.raises(ConfigError, match=words):
         Workflow(table(), {"Ask": ask("more"), "Call": ask("silence")}, generous, perform, home=tmp_path)
+
+
+LIMITS: dict[str, tuple[Any, str]] = {
+    "no mapping": (3, "usual_limits has the wrong type; given: 3; allowed: {name: whole number}"),
+    "None": (None, "usual_limits has the wrong type; allowed: {name: whole number}"),
+    "a text": ({"rounds": "3"}, "usual_limits['rounds'] has the wrong type; given: 3; allowed: a whole number"),
+    "a truth value": ({"rounds": True}, "usual_limits['rounds'] has the wrong type; given: True; allowed: a whole number"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", LIMITS)
+def test_limits_that_are_none_are_refused_when_they_are_given(name: str, tmp_path: Path) -> None:
+    limits, words = LIMITS[name]
+    given: Any = dataclass(type("Given", (Chat,), {"usual_limits": limits}))
+    states = {"Ask": ask("more"), "Call": ask("silence")}
+    with pytest.raises(ConfigError, match=f"^{re.escape(f'Given.{words}')}$"):
+        Workflow(table(), states, given, perform, home=tmp_path)
+    with pytest.raises(ConfigError, match=re.escape(words.removeprefix("usual_"))):
+        chat(tmp_path, ask("more")).start(Chat(limits=limits))
+    with pytest.raises(ConfigError, match=re.escape(words.replace("usual_limits", "counts"))):
+        chat(tmp_path, ask("more")).start(Chat(counts=limits))
+
+
+@pytest.mark.parametrize(
+    ("made", "words"),
+    [
+        (lambda flow: Nested(flow, begin=None), "begin of Nested has the wrong type; allowed: a func"),
+        (lambda flow: Nested(flow, begin=list, join=3), "join of Nested has the wrong type; given: 3"),
+        (lambda flow: Nested("chat", begin=list), "Nested runs workflows; given: chat; allowed: a Workflow"),
+        (lambda flow: Workflow(table(), flow.kind.states, Chat, perform, begin=0), "begin of Workflow"),
+    ],
+)
+def test_what_cannot_be_called_is_refused_when_it_is_given(made: Any, words: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=words):
+        made(chat(tmp_path, ask("more")))
 
 
 @dataclass(frozen=True)

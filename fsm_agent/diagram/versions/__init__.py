@@ -18,6 +18,7 @@ import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -37,6 +38,7 @@ ALLOWED = (
     "a git revision, . for the working tree, a file with a table (path.py, path.py:NAME, path.json,"
     " path.scxml), or module:table"
 )
+COMPARED = "cannot be compared"
 SHORT = 10
 """Characters of a full commit id that are shown."""
 _COMMIT = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
@@ -107,13 +109,16 @@ def _of_revision(spec: str, target: str | None, here: Path, seconds: float) -> V
 
 
 @contextmanager
-def unpack_revision(revision: str, folder: Path | None = None) -> Iterator[Path]:
+def unpack_revision(
+    revision: str, folder: Path | None = None, *, what: str = COMPARED, allowed: str = ALLOWED
+) -> Iterator[Path]:
     """Yield a temporary folder with the Python files of a git revision. Raises ``ConfigError`` for an unknown
-    one."""
+    one, which says ``what`` is wrong and what is ``allowed``."""
+    git = partial(_git, spec=revision, what=what, allowed=allowed)
     here, one = (folder or Path.cwd()).resolve(), f"{revision}^{{commit}}"
-    found = _git(here, "rev-parse", "--verify", "--quiet", "--end-of-options", one, spec=revision)
-    top = Path(_git(here, "rev-parse", "--show-toplevel", spec=revision).decode().strip())
-    archive = _git(top, "archive", "--format=tar", found.strip().decode(), "--", "*.py", spec=revision)
+    found = git(here, "rev-parse", "--verify", "--quiet", "--end-of-options", one)
+    top = Path(git(here, "rev-parse", "--show-toplevel").decode().strip())
+    archive = git(top, "archive", "--format=tar", found.strip().decode(), "--", "*.py")
     with tempfile.TemporaryDirectory(prefix="fsm-agent-") as name:
         root = Path(name).resolve()
         _unpack(archive, root)
@@ -199,7 +204,7 @@ def _of_engine(name: str, table: Table) -> Version:
     return Version(name, table, table.default_limits() if table.default_limits else None)
 
 
-def _git(folder: Path, *arguments: str, spec: str) -> bytes:
+def _git(folder: Path, *arguments: str, spec: str, what: str = COMPARED, allowed: str = ALLOWED) -> bytes:
     try:
         done = subprocess.run(  # noqa: S603  # what users give follows --end-of-options, or is a commit that git named
             ["git", "-C", folder, *arguments],  # noqa: S607  # the caller's git
@@ -209,10 +214,10 @@ def _git(folder: Path, *arguments: str, spec: str) -> bytes:
             check=False,
         )
     except OSError as error:
-        raise ConfigError(f"git cannot be run ({error.strerror})", spec, ALLOWED) from None
+        raise ConfigError(f"git cannot be run ({error.strerror})", spec, allowed) from None
     if done.returncode:
         reason = _last_line(done.stderr) if done.stderr.strip() else "there is no such revision or file"
-        raise ConfigError(f"cannot be compared ({reason})", spec, ALLOWED)
+        raise ConfigError(f"{what} ({reason})", spec, allowed)
     return done.stdout
 
 

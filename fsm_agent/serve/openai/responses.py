@@ -124,7 +124,7 @@ class ResponseHead:
 
     @property
     def typed(self) -> bool:
-        """Say whether the answer has a type."""
+        """Return whether the answer has a type."""
         return self.format.get("type") != "text"
 
 

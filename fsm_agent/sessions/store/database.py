@@ -102,6 +102,13 @@ def must(c: SqlConnection, sql: str, values: Values, refusal: Refusal) -> None:
         raise refusal()
 
 
+def take_turns(c: SqlConnection, name: str) -> None:
+    """Run the rest of this transaction alone among all that take turns under this name: what it reads then
+    includes what the one before wrote. SQLite has one writer at a time anyway."""
+    if isinstance(c, Deferring):
+        c.execute("SELECT pg_advisory_xact_lock(hashtextextended(?, 0))", (name,))
+
+
 @contextmanager
 def conflicts(c: SqlConnection, make: Callable[[Exception], Exception]) -> Iterator[None]:
     """Make the job raise ``make(error)`` if a statement in the block violates a constraint."""

@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from fsm_agent.conversation.result import next_turn_id
-from fsm_agent.errors import ConfigError, OwnershipLost
+from fsm_agent.errors import ConfigError, OwnershipLost, SessionBusy
 from fsm_agent.sessions.store import Store
-from fsm_agent.sessions.store.database import Job, SqlConnection, must
-from fsm_agent.sessions.store.journal.read import TurnInfo, Turns
+from fsm_agent.sessions.store.database import Job, SqlConnection, must, take_turns
+from fsm_agent.sessions.store.journal.read import TurnInfo, Turns, open_turns
 from fsm_agent.sessions.store.pending import PendingItems
 from fsm_agent.sessions.store.rows import compaction_chain, json_with_checksum, loads
 
@@ -65,23 +65,43 @@ def first_session(store: Store, session_id: str) -> str:
         return compaction_chain(c, session_id)[-1]
 
 
-async def queue(store: Store, turn_id: str, session: str, digest: str, request: Mapping[str, Any]) -> None:
+async def queue(
+    store: Store, turn_id: str, session: str, digest: str, request: Mapping[str, Any], waits: bool = True
+) -> None:
     """Store a message under the id of its turn; repeated calls store it once. An attended message belongs to
-    this process from the start. Raises ``ConfigError`` for fields that a queued message cannot set."""
+    this process from the start. Raises ``ConfigError`` for fields that a queued message cannot set, and
+    unless the message ``waits``, ``SessionBusy`` while another turn of the conversation waits or runs in any
+    process."""
     if wrong := sorted(request.keys() - ASKED):
         raise ConfigError("this cannot be queued", wrong[0], ", ".join(sorted(ASKED)))
     owner = store.owners.me if digest == ATTENDED else None
     values = (turn_id, session, digest, *json_with_checksum(dict(request)), store.now(), owner)
-    await store.write(
-        lambda c: (
-            c.execute(
-                "INSERT INTO queued (id, session, digest, request, request_crc, at, owner)"
-                " VALUES (?, ?, ?, ?, ?, ?, ?) ON CONFLICT (id) DO NOTHING",
-                values,
-            )
-            and None
+
+    def insert(c: SqlConnection) -> None:
+        if not waits:
+            take_turns(c, f"queue {session}")
+            _refuse_if_taken(store, c, session, turn_id)
+        c.execute(
+            "INSERT INTO queued (id, session, digest, request, request_crc, at, owner)"
+            " VALUES (?, ?, ?, ?, ?, ?, ?) ON CONFLICT (id) DO NOTHING",
+            values,
         )
-    )
+
+    await store.write(insert)
+
+
+def _refuse_if_taken(store: Store, c: SqlConnection, session: str, turn_id: str) -> None:
+    """Raise ``SessionBusy`` if another turn of the conversation waits or runs. A turn leaves the queue in the
+    transaction that begins it, so that it is always in one of the two tables."""
+    waiting = c.execute(
+        "SELECT id, digest, owner FROM queued WHERE session = ? AND begun IS NULL AND withdrawn IS NULL",
+        (session,),
+    ).fetchall()
+    busy = [turn for turn, digest, owner in waiting if digest != ATTENDED or store.owners.alive(owner)]
+    begun = open_turns(c, store.newest_id(c, session))
+    busy += [turn for turn, owner in begun if store.owners.alive(owner)]
+    if other := [turn for turn in busy if turn != turn_id]:
+        raise SessionBusy(f"session {session} is busy: turn {other[0]} waits or runs")
 
 
 def find_queued(store: Store, turn_id: str) -> QueuedTurn | None:

@@ -126,11 +126,11 @@ class ChildFactory(Protocol):
 
     @property
     def allowed(self) -> bool:
-        """Say whether children are allowed."""
+        """Return whether children are allowed."""
         ...
 
     def has_models(self, task: str) -> bool:
-        """Say whether there are models for this side task, besides the one in use."""
+        """Return whether there are models for this side task, besides the one in use."""
         ...
 
     def child(self, order: ChildTask) -> ChildAgent:
@@ -177,7 +177,7 @@ class Child:
 
     @property
     def in_tool(self) -> bool:
-        """Say whether a tool of the child is running."""
+        """Return whether a tool of the child is running."""
         return bool(self._tools)
 
     @property

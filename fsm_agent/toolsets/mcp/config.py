@@ -162,7 +162,7 @@ class ServerConfig(_McpModel):
             raise name_taken(f"url {mask(url)}", allowed)
 
     def wants(self, tool: str) -> bool:
-        """Say whether the tool with this name on the server is offered."""
+        """Return whether the tool with this name on the server is offered."""
         return _any(self.include, tool) and not _any(self.exclude, tool)
 
     def rule(self, tool: str) -> ToolRule:

@@ -530,7 +530,7 @@ class Connection:
             raise Unusable(one_line(str(_leaf(error)) or type(error).__name__, 500)) from None
 
     def _session_is_gone(self, error: MCPError) -> bool:
-        """Say whether the server does not know the session, as after a restart; that does not answer the
+        """Return whether the server does not know the session, as after a restart; that does not answer the
         call."""
         if self._client is None or self._client.protocol_version in MODERN_PROTOCOL_VERSIONS:
             return False
@@ -538,7 +538,7 @@ class Connection:
         return self._statuses.code == 404 or (self._statuses.code == 400 and unsaid)
 
     def _is_no_answer(self, error: MCPError) -> bool:
-        """Say whether the server, or a proxy before it, returned something that cannot be an answer."""
+        """Return whether the server, or a proxy before it, returned something that cannot be an answer."""
         by_the_sdk = error.code == PARSE_ERROR or error.message.startswith("Unexpected content type")
         return by_the_sdk or self._statuses.code >= 500
 
@@ -562,8 +562,8 @@ class Connection:
 
 
 def _is_end(error: MCPError) -> bool:
-    """Say whether the SDK made this error because no answer can come. Servers use the same code for their own
-    errors."""
+    """Return whether the SDK made this error because no answer can come. Servers use the same code for their
+    own errors."""
     return error.code == CONNECTION_CLOSED and error.message.startswith(("Connection closed", "SSE stream"))
 
 
@@ -581,7 +581,7 @@ def _question_of(params: ElicitRequestParams) -> ServerQuestion:
 
 
 async def _pages_opened(error: MCPError, asker: Asker) -> bool:
-    """Say whether the server refused a call until pages are opened, and the user opened them all."""
+    """Return whether the server refused a call until pages are opened, and the user opened them all."""
     if error.code != URL_ELICITATION_REQUIRED:
         return False
     wanted = UrlElicitationRequiredError.from_error(error.error).elicitations

@@ -65,7 +65,7 @@ class Elicitation:
 
     @property
     def possible(self) -> bool:
-        """Say whether there is a user to ask."""
+        """Return whether there is a user to ask."""
         return self._callbacks.has("clarify")
 
     def asker(self, server: str) -> Asker:

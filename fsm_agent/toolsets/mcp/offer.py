@@ -50,7 +50,8 @@ def names_of(server: str, tools: Iterable[str], taken: Collection[str] = ()) -> 
 
 
 def _usable(server: str, tool: str, name: str, claims: Mapping[str, int], taken: Collection[str]) -> bool:
-    """Say whether the name can be used. If several tools claim it, the one with this exact name gets it."""
+    """Return whether the name can be used. If several tools claim it, the one with this exact name gets
+    it."""
     unchanged = name == f"{server}{SEPARATOR}{tool}"
     return len(name) <= MOST and name not in taken and (unchanged or claims[name] == 1)
 

@@ -306,7 +306,7 @@ class ConnectionEnding:
 
     @property
     def came(self) -> bool:
-        """Say whether it has ended."""
+        """Return whether it has ended."""
         return self._event.is_set()
 
     async def wait(self) -> str:

@@ -97,7 +97,7 @@ def _size(data: str) -> str:
 
 
 def _says(texts: list[str], structured: Any) -> bool:
-    """Say whether the texts already contain the structured value. Servers send both, and some wrap it:
+    """Return whether the texts already contain the structured value. Servers send both, and some wrap it:
     ``{"result": …}``, ``{"content": …}``."""
     values = [structured]
     if isinstance(structured, dict) and len(structured) == 1:
@@ -110,7 +110,7 @@ def _says(texts: list[str], structured: Any) -> bool:
 
 
 def _is(text: str, value: Any) -> bool:
-    """Say whether the text is this value, or its JSON."""
+    """Return whether the text is this value, or its JSON."""
     if text == value:
         return True
     try:

@@ -77,7 +77,7 @@ class CommandPlace(Protocol):
 
     @property
     def hands_on(self) -> bool:
-        """Say whether file descriptors that the command inherits are open there, too."""
+        """Return whether file descriptors that the command inherits are open there, too."""
 
     def shell(self, command: str) -> list[str]:
         """Return the arguments that run a shell command line there."""

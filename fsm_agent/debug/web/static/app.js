@@ -88,7 +88,7 @@ function App({ hello }) {
     setFound([]);
     setProblem("");
     setUnknown("");
-    load().catch((error) => (error.name === "TypeError" ? setLost(GONE) : setUnknown(error.message)));
+    load().catch((error) => left() || (error.name === "TypeError" ? setLost(GONE) : setUnknown(error.message)));
     greeted.current = false;
     return listen(turnPath(turn, "/events"), hear, (refusal) => setLost(refusal ? refusal.message : GONE));
   }, [turn]);

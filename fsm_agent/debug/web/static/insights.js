@@ -28,7 +28,8 @@ function Plots({ found, onOpen }) {
   const by = (name) => found.days.map((one) => ({ label: one.date, value: one[name] }));
   const costs = found.rows.slice(0, ROWS);
   const priced = costs.some((one) => one.cost_usd !== null);
-  return html`<${Trend} title="requests by day" points=${by("requests")} said=${number} />
+  return html`<p class="quiet">Requests count if their provider reported what they used: one that failed or was cut off may be missing.</p>
+    <${Trend} title="requests by day" points=${by("requests")} said=${number} />
     <${Trend} title="money by day" points=${by("cost")} said=${money} />
     <${Trend} title="seconds by day" points=${by("seconds")} said=${seconds} />
     ${costs.length > 0 && html`<${Bars} title=${priced ? "money by the row that ended the visit" : "requests by the row that ended the visit"} head="row" points=${costs.map((one) => ({ label: one.row, value: priced ? one.cost_usd : one.requests }))} said=${priced ? money : number} />`}

@@ -1,5 +1,5 @@
-"""What a person does to the page, and what it says then. A test reads the page with ``expect``, which waits until what is
-read is so: the page draws what it is told when it is told."""
+"""What a person does to the page, and what it says then. A test reads the page with ``expect``, which waits: the page
+draws an answer when it arrives."""
 
 from __future__ import annotations
 

@@ -90,7 +90,7 @@ TOLD = """() => {
     window.told = 0;
     matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => { told += 1; });
 }"""
-"""Count how often the page was told, before this was, that the colors of the system have changed."""
+"""Count the changes of the system's colors that the page has noticed: its listener runs before this one."""
 
 
 def test_colors_follow_the_system_until_one_chooses(browser: Browser, home: Path) -> None:

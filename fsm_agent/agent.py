@@ -26,7 +26,7 @@ from fsm_agent.options import (
     TurnOptions,
     options_of,
 )
-from fsm_agent.runtime.events import Pieces, StreamDelta
+from fsm_agent.runtime.events import Pieces
 from fsm_agent.sessions.store import Claim, Store
 from fsm_agent.sessions.store.database import Job
 from fsm_agent.sessions.store.journal.read import Turns
@@ -46,8 +46,6 @@ if TYPE_CHECKING:
 Out = TypeVar("Out", default=str)
 Other = TypeVar("Other")
 AsyncFunction = Callable[..., Coroutine[Any, Any, Other]]
-UNREAD = 1_000_000
-"""Maximum backlog of events for a reader of streamed text; a longer one would lose text."""
 Turn = DurableTurn[TurnResult[Out]]
 """The turn of one user message: a ``DurableTurn`` whose result is a ``TurnResult``."""
 
@@ -202,10 +200,9 @@ class Agent(Generic[Deps, Out]):
     def _run(
         self, given: tuple[Any, ...], output_type: Any, more: TurnOptions[Deps]
     ) -> Coroutine[Any, Any, TurnResult[Any]]:
-        turn, limits = self._turns.start(*given, output_type=output_type, **more), more.get("limits")
-        following = partial(self.following, deps=more.get("deps"), output_type=output_type, limits=limits)
-        alike = output_type is None and limits is None
-        return self._queue.run(HandoffChain(turn, following), given[0] if alike else None)
+        turn = self._turns.start(*given, output_type=output_type, **more)
+        alike = output_type is None and more.get("limits") is None
+        return self._queue.run(self._chain(turn, output_type, more), given[0] if alike else None)
 
     def stream_text(
         self, user_message: Content, *, output_type: Any = None, **more: Unpack[TurnArguments[Deps]]
@@ -215,37 +212,19 @@ class Agent(Generic[Deps, Out]):
         as the explanation of a limit, is one piece. Leaving the loop early stops the turn at that point.
         ``turn.events()`` yields everything else that happens. Raises ``TurnFailed`` at the end of a failed
         turn, ``TurnSuspended`` as ``run_conversation`` does."""
-        turns: list[Turn[Any]] = []
-        if isinstance(user_message, str):
-            turns.append(self._turns.start(user_message, output_type=output_type, **more))
-        else:  # its parts may take seconds
-            self._turns.refuse(user_message, **more)
-        pieces = self._pieces(turns, user_message, output_type, more)
-        return Pieces(pieces, lambda: turns[-1].leaving() if turns else None)
+        start = partial(self._turns.start, output_type=output_type, **more)
 
-    async def _pieces(
-        self, turns: list[Turn[Any]], user_message: Content, output_type: Any, more: TurnArguments[Deps]
-    ) -> AsyncGenerator[str]:
-        """``stream_text``; ``turns``: the first turn if it is made already, and those that follow it."""
-        if not turns:
-            message = await self._turns.read_message(user_message)
-            turns.append(self._turns.start(message, output_type=output_type, **more))
+        async def begin() -> Turn[Any]:  # the parts of a message may take seconds
+            return start(await self._turns.read_message(user_message))
+
+        self._turns.refuse(user_message, **more)
+        first = start(user_message) if isinstance(user_message, str) else None
+        chain = self._chain(first, output_type, more)
+        return Pieces(chain.stream_text(begin), chain.leave)
+
+    def _chain(self, turn: Turn[Any] | None, output_type: Any, more: TurnOptions[Deps]) -> HandoffChain:
         deps, limits = more.get("deps"), more.get("limits")
-        while True:
-            turn, streamed = turns[-1], False
-            async for event in turn.events(size=UNREAD):
-                if isinstance(event.values, StreamDelta) and event.values.text:
-                    streamed = True
-                    yield event.values.text
-            assert turn.result is not None
-            if turn.result.failed:
-                raise TurnFailed(turn.result)
-            following = self.following(turn.result, deps=deps, output_type=output_type, limits=limits)
-            if not streamed and following is None and turn.result.final_response:
-                yield turn.result.final_response
-            if following is None:
-                return
-            turns.append(following)
+        return HandoffChain(turn, partial(self.following, deps=deps, output_type=output_type, limits=limits))
 
     @overload
     def start(

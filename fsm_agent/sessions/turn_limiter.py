@@ -1,5 +1,6 @@
 """Admission of turns: ``TurnLimiter`` limits the turns that run at once in this process, first come, first
-served; ``MessageQueue`` handles a message that arrives while a turn of the agent runs.
+served; ``MessageQueue`` handles a message that arrives while a turn of the agent runs; ``HandoffChain`` runs
+a turn and those that follow it by handoff.
 """
 
 from __future__ import annotations
@@ -10,16 +11,16 @@ import math
 import os
 import threading
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Coroutine
 from concurrent.futures import Future
 from typing import Any
 
 from fsm_agent.conversation.result import TurnResult
-from fsm_agent.errors import ConfigError
+from fsm_agent.errors import ConfigError, TurnFailed
 from fsm_agent.fsm.pause_point import TurnInbox
 from fsm_agent.runtime.callbacks import Callbacks
 from fsm_agent.runtime.clock import Stopwatch, wait_with_deadline
-from fsm_agent.runtime.events import StatusText, measure
+from fsm_agent.runtime.events import StatusText, StreamDelta, measure
 from fsm_agent.runtime.ports import Clock
 from fsm_agent.sessions.turn import DurableTurn
 from fsm_agent.settings import Poll, SecondMessage
@@ -163,22 +164,53 @@ class TurnLimiter:
 Next = Callable[[TurnResult[Any]], DurableTurn[TurnResult[Any]] | None]
 
 
+UNREAD = 1_000_000
+"""Maximum backlog of events for a reader of streamed text; a longer one would lose text."""
+
+
 class HandoffChain:
     """A turn and its successors by handoff: ``following`` returns the successor for the result of a turn,
     ``None`` after the last. ``result`` is ``None`` until all have ended."""
 
-    def __init__(self, turn: DurableTurn[TurnResult[Any]], following: Next) -> None:
+    def __init__(self, turn: DurableTurn[TurnResult[Any]] | None, following: Next) -> None:
         self.result: TurnResult[Any] | None = None
         self._turn, self._following = turn, following
 
     async def arun(self) -> TurnResult[Any]:
         """Run all turns, and return the result of the last."""
-        turn: DurableTurn[TurnResult[Any]] | None = self._turn
+        turn = self._turn
         while turn is not None:
             result = await turn.arun()
             turn = self._following(result)
         self.result = result
         return result
+
+    async def stream_text(
+        self, begin: Callable[[], Awaitable[DurableTurn[TurnResult[Any]]]]
+    ) -> AsyncGenerator[str]:
+        """Run all turns, and yield their text as it arrives. ``begin`` makes the first turn if there is none
+        yet. Raises ``TurnFailed`` at the end of a failed turn."""
+        turn = self._turn = self._turn or await begin()
+        while True:
+            streamed = False
+            async for event in turn.events(size=UNREAD):
+                if isinstance(event.values, StreamDelta) and event.values.text:
+                    streamed = True
+                    yield event.values.text
+            assert turn.result is not None
+            if turn.result.failed:
+                raise TurnFailed(turn.result)
+            following = self._following(turn.result)
+            if following is None:
+                if not streamed and turn.result.final_response:
+                    yield turn.result.final_response
+                return
+            turn = self._turn = following
+
+    def leave(self) -> None:
+        """Stop the turn that is running where it is, because nothing reads its text any more."""
+        if self._turn is not None:
+            self._turn.leaving()
 
 
 class MessageQueue:

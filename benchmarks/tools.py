@@ -26,7 +26,7 @@ from typing import Any
 
 from fsm_agent import Agent, tool
 from fsm_agent.conversation.effects import RunTool
-from fsm_agent.runtime.clock import SystemClock
+from fsm_agent.runtime.clock import Interrupt, SystemClock
 from fsm_agent.testing import ScriptedModel, call, text, tools
 from fsm_agent.tools import Tool, ToolRunner
 from fsm_agent.toolsets import TOOLSETS
@@ -53,14 +53,14 @@ def slow(n: int) -> str:
 
 
 async def one_after_the_other(one: Tool, calls: int) -> None:
-    runner, interrupted = ToolRunner([one], clock=SystemClock()), asyncio.Event()
+    runner, interrupted = ToolRunner([one], clock=SystemClock()), Interrupt()
     for n in range(calls):
         outcome: Any = await runner.run(RunTool(str(n), "nothing", {"n": n}, 60.0), interrupted)
         assert outcome.text == str(n)
 
 
 async def at_the_same_time(calls: int) -> None:
-    runner, interrupted = ToolRunner([slow], clock=SystemClock()), asyncio.Event()
+    runner, interrupted = ToolRunner([slow], clock=SystemClock()), Interrupt()
     await asyncio.gather(
         *(runner.run(RunTool(str(n), "slow", {"n": n}, 60.0), interrupted) for n in range(calls))
     )

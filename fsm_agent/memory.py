@@ -29,7 +29,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from fsm_agent.conversation.messages import Message
 from fsm_agent.prompt import SMALLEST_CAP, Recalled, cap_text
-from fsm_agent.runtime.clock import UsersCode, answer_of, require_method
+from fsm_agent.runtime.clock import Interrupt, UsersCode, answer_of, require_method
 from fsm_agent.runtime.ports import Clock
 from fsm_agent.settings import Memory, Settings
 from fsm_agent.support.files import lock_file, private_folder, replace_file
@@ -388,21 +388,21 @@ class ExternalMemory:
     def tools(self) -> list[Tool]:
         return list(self._provider.tools())
 
-    async def prompt_block(self, session_id: str, interrupted: asyncio.Event) -> tuple[str | None, str]:
+    async def prompt_block(self, session_id: str, interrupted: Interrupt) -> tuple[str | None, str]:
         """Return the memory's block for the prompt of this session; ``None`` if it did not answer."""
         if (asked := getattr(self._provider, "prompt_block", None)) is None:
             return "", ""
         work = self._ask(session_id, asked)
         return await self._code.within(work, self._limits.prefetch_timeout, interrupted)
 
-    async def prefetch(self, session_id: str, text: str, interrupted: asyncio.Event) -> tuple[str, str]:
+    async def prefetch(self, session_id: str, text: str, interrupted: Interrupt) -> tuple[str, str]:
         """Return what to know for this message. Earlier turns are stored first, so that they can be found."""
         late = await self.drain(interrupted)
         work = self._ask(session_id, self._provider.prefetch, text)
         found, problem = await self._code.within(work, self._limits.prefetch_timeout, interrupted)
         return found or "", "; ".join(filter(None, (late, problem)))
 
-    async def pre_compress(self, rows: Sequence[Message], interrupted: asyncio.Event) -> tuple[str, str]:
+    async def pre_compress(self, rows: Sequence[Message], interrupted: Interrupt) -> tuple[str, str]:
         """Return what a summary of these rows must keep; empty if the provider was never used."""
         if self._session is None:
             return "", ""
@@ -417,7 +417,7 @@ class ExternalMemory:
         self._pending.add(future)
         future.add_done_callback(self._pending.discard)
 
-    async def drain(self, interrupted: asyncio.Event | None = None) -> str:
+    async def drain(self, interrupted: Interrupt | None = None) -> str:
         """Wait until everything is stored, at most up to the limit; then cancel the rest."""
         if not self._pending:
             return ""

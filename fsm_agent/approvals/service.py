@@ -52,7 +52,7 @@ from fsm_agent.conversation.effects import Approval, AskApproval, RunTool, ToolS
 from fsm_agent.errors import ConfigError, StoreError, expect_name
 from fsm_agent.request import Effect, NotYet, Waits
 from fsm_agent.runtime.callbacks import Callbacks
-from fsm_agent.runtime.clock import Finish, Stopwatch, wait_with_deadline
+from fsm_agent.runtime.clock import Finish, Interrupt, Stopwatch, wait_with_deadline
 from fsm_agent.runtime.events import ApprovalAsked, StatusText
 from fsm_agent.runtime.ports import Clock
 from fsm_agent.sessions.store.fence import Fence
@@ -298,7 +298,7 @@ class Approvals:
     async def ask(
         self,
         request: AskApproval,
-        interrupted: asyncio.Event,
+        interrupted: Interrupt,
         session: str = "",
         waiting: Waiting | None = None,
     ) -> Approval | NotYet:
@@ -352,7 +352,7 @@ class Approvals:
         return Approval(False, f"{self._unasked}; it is asked because {why}" if why else self._unasked)
 
     async def _answer_without_person(
-        self, call: Asked, why: str, interrupted: asyncio.Event, session: str
+        self, call: Asked, why: str, interrupted: Interrupt, session: str
     ) -> Approval | None:
         """Return an answer that needs no person. ``why``: see ``_acts``."""
         never = functools.partial(hard_line, call.command or "", directory=self._workdir)
@@ -437,14 +437,12 @@ class Approvals:
         if approval.granted:
             self._session.append(pattern)
 
-    async def before(self, name: str, arguments: Mapping[str, Any], interrupted: asyncio.Event) -> str:
+    async def before(self, name: str, arguments: Mapping[str, Any], interrupted: Interrupt) -> str:
         """Return why a ``before_tool`` callback blocks a call that needs no approval, if any."""
         answer = await self._hook(name, arguments, interrupted)
         return answer.reason if answer is not None and not answer.granted else ""
 
-    async def _hook(
-        self, name: str, arguments: Mapping[str, Any], interrupted: asyncio.Event
-    ) -> Approval | None:
+    async def _hook(self, name: str, arguments: Mapping[str, Any], interrupted: Interrupt) -> Approval | None:
         """Return the callback's answer; one that fails blocks calls with side effects (APPR-09)."""
         if not self._hooks.has(HOOK):
             return None
@@ -492,7 +490,7 @@ class Approvals:
             return Asked.of(name, arguments, (), self._workdir)
 
     async def _wait_for(
-        self, work: Coroutine[Any, Any, Any], interrupted: asyncio.Event, *, limited: bool = True
+        self, work: Coroutine[Any, Any, Any], interrupted: Interrupt, *, limited: bool = True
     ) -> tuple[Finish, Any]:
         """Return (how it ended, result); stop the work on timeout or interrupt."""
         task, watch = asyncio.ensure_future(work), Stopwatch(self._clock)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import copy
 from collections import deque
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -18,6 +17,7 @@ from fsm_agent.errors import ConfigError
 from fsm_agent.features import RESULTS, Ground, save
 from fsm_agent.options import AgentOptions, Inherited, by_task, task_options
 from fsm_agent.runtime.callbacks import Callbacks, child_callbacks
+from fsm_agent.runtime.clock import Interrupt
 from fsm_agent.runtime.events import StatusText
 from fsm_agent.sessions.store import Store
 from fsm_agent.sessions.store.journal.read import TurnInfo, Turns
@@ -59,7 +59,7 @@ class Borrowed:
     def tools(self) -> Sequence[Tool]:
         return self._source.tools()
 
-    async def ready(self, taken: Collection[str], interrupted: asyncio.Event) -> tuple[str, ...]:
+    async def ready(self, taken: Collection[str], interrupted: Interrupt) -> tuple[str, ...]:
         return ()
 
     async def find(self, name: str) -> Tool | None:

@@ -18,6 +18,7 @@ from typing import Any, Literal, Protocol
 
 from fsm_agent.fsm.runner import Layer, Perform, Pipeline, State
 from fsm_agent.fsm.table import Table
+from fsm_agent.runtime.clock import Interrupt
 from fsm_agent.runtime.events import EVERYWHERE, ApprovalAsked, Entered, Opened, Stopped, Stream, running
 
 # ----------------------------------------------------------------------------------------------------
@@ -208,29 +209,6 @@ def questions(kind: type) -> bool:
 # Messages to a running turn from any thread: interrupts and steering texts.
 
 
-class Interrupt(asyncio.Event):
-    """An event whose ``wait`` returns a future, which the caller keeps: a race against it starts no task."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._futures: weakref.WeakSet[asyncio.Future[Literal[True]]] = weakref.WeakSet()
-
-    def set(self) -> None:
-        """Set the event, and end every wait; in the loop of the waits."""
-        super().set()
-        for future in self._futures:
-            if not future.done():
-                future.set_result(True)
-
-    def wait(self) -> asyncio.Future[Literal[True]]:  # type: ignore[override]
-        future: asyncio.Future[Literal[True]] = asyncio.get_running_loop().create_future()
-        if self.is_set():
-            future.set_result(True)
-        else:
-            self._futures.add(future)
-        return future
-
-
 class TurnInbox:
     """Holds an interrupt and steering texts until a turn takes them. Idempotent and thread-safe. Each
     interrupt calls ``listeners``, even when no turn runs.
@@ -242,7 +220,7 @@ class TurnInbox:
         self._interrupted = False
         self.message: str | None = None
         self._steer: list[str] = []
-        self._event: asyncio.Event | None = None
+        self._event: Interrupt | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self.listeners: list[Callable[[], None]] = []
 
@@ -272,7 +250,7 @@ class TurnInbox:
             texts, self._steer = tuple(self._steer), []
             return texts
 
-    def event(self) -> asyncio.Event:
+    def event(self) -> Interrupt:
         """Return an event of the running loop that is set by an interrupt."""
         with self._lock:
             loop = asyncio.get_running_loop()

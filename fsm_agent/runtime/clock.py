@@ -131,6 +131,21 @@ class Stopwatch:
         return max(self._clock.now() - self._now, time.monotonic() - self._machine)
 
 
+class Interrupt(asyncio.Event):
+    """An event that also calls functions, within ``set`` and before any task continues: with what has arrived
+    in the same pass of the loop, a task might run to its end first."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.calls: set[Callable[[], None]] = set()
+
+    def set(self) -> None:
+        """Set the event in the loop of its waits."""
+        super().set()
+        for call in tuple(self.calls):
+            call()
+
+
 class Deadline:
     """Ends its block, by canceling the task as ``asyncio.timeout`` does, when ``left()`` returns no remaining
     seconds or ``interrupted`` is set; ``finish`` is then ``late`` or ``interrupted``.
@@ -142,30 +157,31 @@ class Deadline:
     def __init__(
         self,
         left: Callable[[], float],
-        interrupted: asyncio.Event | None = None,
+        interrupted: Interrupt | None = None,
         *,
         poll: float = math.inf,
         tick: Callable[[], None] | None = None,
     ) -> None:
         self._left, self._poll, self._tick = left, poll, tick
         self._loop, self._task = asyncio.get_running_loop(), asyncio.current_task()
-        self._stop = None if interrupted is None else asyncio.ensure_future(interrupted.wait())
+        self._interrupted = interrupted
         self._error: Exception | None = None
         self.finish: Finish = "done"
 
     def __enter__(self) -> Self:
         assert self._task is not None
         self._cancelling = self._task.cancelling()
-        if self._stop is not None:
-            self._stop.add_done_callback(self._interrupt)
+        if self._interrupted is not None:
+            self._interrupted.calls.add(self._interrupt)
+            if self._interrupted.is_set():
+                self._interrupt()
         self._look_later()
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: object, trace: object) -> bool:
         self._timer.cancel()
-        if self._stop is not None:
-            self._stop.remove_done_callback(self._interrupt)
-            self._stop.cancel()
+        if self._interrupted is not None:
+            self._interrupted.calls.discard(self._interrupt)
         task, self._task = self._task, None  # a callback that is already on its way must find the block ended
         if self.finish == "done":
             return False
@@ -194,8 +210,11 @@ class Deadline:
             self._error = error
             self._end("late")
 
-    def _interrupt(self, stop: asyncio.Future[Any]) -> None:
-        self._end("interrupted")
+    def _interrupt(self) -> None:
+        if asyncio.current_task() is self._task:  # which cannot be canceled where it waits
+            self._loop.call_soon(self._end, "interrupted")
+        else:
+            self._end("interrupted")
 
     def _end(self, finish: Finish) -> None:
         if self.finish == "done" and self._task is not None:
@@ -207,7 +226,7 @@ async def wait_with_deadline(
     work: asyncio.Future[Any],
     *,
     left: Callable[[], float],
-    interrupted: asyncio.Event | None,
+    interrupted: Interrupt | None,
     poll: float = 0.3,
     tick: Callable[[], None] | None = None,
 ) -> Finish:
@@ -233,7 +252,7 @@ class UsersCode:
         self,
         work: Coroutine[Any, Any, Any],
         seconds: float,
-        interrupted: asyncio.Event | None = None,
+        interrupted: Interrupt | None = None,
         *,
         here: bool = False,
     ) -> tuple[Any, str]:

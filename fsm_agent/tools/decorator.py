@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import functools
 import inspect
 import re
@@ -15,6 +14,7 @@ from typing import Any, Literal, Protocol, get_args, overload
 from fsm_agent.conversation.effects import Concurrency, ToolSpec
 from fsm_agent.errors import ConfigError, expect, near
 from fsm_agent.request import Effect
+from fsm_agent.runtime.clock import Interrupt
 from fsm_agent.tools.signature import KEY, Signature, signature_of
 
 # ----------------------------------------------------------------------------------------------------
@@ -370,7 +370,7 @@ class ToolSource(Protocol):
 
     def tools(self) -> Sequence[Tool]: ...
 
-    async def ready(self, taken: Collection[str], interrupted: asyncio.Event) -> tuple[str, ...]:
+    async def ready(self, taken: Collection[str], interrupted: Interrupt) -> tuple[str, ...]:
         """Discover the available tools, within limits; names in ``taken`` may not be used. Return messages
         for people about missing ones."""
 

@@ -19,7 +19,7 @@ from fsm_agent.conversation.effects import RunTool, ToolOutcome, ToolSpec, ToolS
 from fsm_agent.conversation.parts import Part, kind_of
 from fsm_agent.errors import ConfigError, TurnSuspended
 from fsm_agent.request import NotYet
-from fsm_agent.runtime.clock import Finish, Stopwatch, wait_with_deadline
+from fsm_agent.runtime.clock import Finish, Interrupt, Stopwatch, wait_with_deadline
 from fsm_agent.runtime.ports import Clock
 from fsm_agent.support.redaction import format_traceback
 from fsm_agent.support.threads import WORKERS, in_daemon_thread
@@ -179,7 +179,7 @@ class ToolRunner:
         for tool in self._tools.values():
             tool.signature.refuse_without(deps, "tool")
 
-    async def ready(self, interrupted: asyncio.Event) -> tuple[str, ...]:
+    async def ready(self, interrupted: Interrupt) -> tuple[str, ...]:
         """Fix the tools of the next turn. Return messages for people about missing ones."""
         return (
             await self._more.ready((*self._tools, *self._reserved), interrupted)
@@ -205,7 +205,7 @@ class ToolRunner:
     async def run(
         self,
         request: RunTool,
-        interrupted: asyncio.Event,
+        interrupted: Interrupt,
         scene: RunContext[Any] = NOWHERE,
         on_bug: OnBug | None = None,
     ) -> ToolOutcome | NotYet:
@@ -233,7 +233,7 @@ class ToolRunner:
     async def _end_call(
         self,
         request: RunTool,
-        interrupted: asyncio.Event,
+        interrupted: Interrupt,
         watch: Stopwatch,
         scene: RunContext[Any],
         on_bug: OnBug | None,

@@ -17,6 +17,7 @@ from fsm_agent.conversation.effects import AnswerProgram, ProgramAsks, RunTool, 
 from fsm_agent.conversation.result import TRANSFER
 from fsm_agent.request import NotYet
 from fsm_agent.runtime.budget import IterationBudget
+from fsm_agent.runtime.clock import Interrupt
 from fsm_agent.runtime.ports import Clock
 from fsm_agent.sessions import Session
 from fsm_agent.tools import Tool, ToolFailure, ToolRunner, tool
@@ -35,7 +36,7 @@ class ToolContext:
     session: Session
     fence: Fence
     call_id: str
-    interrupted: asyncio.Event
+    interrupted: Interrupt
     budget: IterationBudget | None = None
     window: int | None = None
     deps: Any = None

@@ -16,6 +16,7 @@ from fsm_agent.approvals.service import Approvals, read_answer
 from fsm_agent.conversation.effects import Approval, AskApproval, ToolSpec
 from fsm_agent.errors import ConfigError, StoreError
 from fsm_agent.runtime.callbacks import Callbacks
+from fsm_agent.runtime.clock import Interrupt
 from fsm_agent.sessions.store import store_for
 from fsm_agent.settings import Settings
 from fsm_agent.testing import FakeClock, ScriptedModel, call, text, tools
@@ -337,7 +338,7 @@ def test_what_cannot_be_looked_up_is_not_allowed(tmp_path: Path) -> None:
 
 
 async def _asked(approvals: Approvals) -> Approval:
-    return await approvals.ask(AskApproval("c1", "drop", {}), asyncio.Event())
+    return await approvals.ask(AskApproval("c1", "drop", {}), Interrupt())
 
 
 @pytest.mark.parametrize("answer", [None, 0, 1, "", "maybe", [], {"granted": True}])
@@ -451,7 +452,7 @@ def test_an_answer_that_cannot_be_stored_holds_for_this_agent_alone(tmp_path: Pa
 
     async def twice() -> list[Any]:
         request = AskApproval("c1", "drop", {})
-        return [await approvals.ask(request, asyncio.Event(), "s-1") for _ in range(2)]
+        return [await approvals.ask(request, Interrupt(), "s-1") for _ in range(2)]
 
     assert [answer.granted for answer in asyncio.run(twice())] == [True, True]
     strict = approvals.for_imported()

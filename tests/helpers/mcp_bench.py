@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import sys
 from collections.abc import AsyncIterator
@@ -13,7 +12,7 @@ from typing import Any
 
 from fsm_agent.conversation.effects import RunTool, ToolOutcome
 from fsm_agent.runtime.callbacks import Callbacks
-from fsm_agent.runtime.clock import SystemClock
+from fsm_agent.runtime.clock import Interrupt, SystemClock
 from fsm_agent.runtime.ports import Clock
 from fsm_agent.settings import Settings
 from fsm_agent.tools import ToolRunner
@@ -40,12 +39,12 @@ class Bench:
 
     async def ready(self) -> tuple[str, ...]:
         """The lines for people at the beginning of a turn."""
-        return await self.runner.ready(asyncio.Event())
+        return await self.runner.ready(Interrupt())
 
     async def call(
-        self, name: str, /, timeout: float = PATIENCE, interrupted: asyncio.Event | None = None, **given: Any
+        self, name: str, /, timeout: float = PATIENCE, interrupted: Interrupt | None = None, **given: Any
     ) -> ToolOutcome:
-        return await self.runner.run(RunTool("c1", name, given, timeout), interrupted or asyncio.Event())
+        return await self.runner.run(RunTool("c1", name, given, timeout), interrupted or Interrupt())
 
     @property
     def names(self) -> list[str]:

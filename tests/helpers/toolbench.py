@@ -8,6 +8,7 @@ from typing import Any
 
 from fsm_agent.conversation.effects import RunTool, ToolOutcome
 from fsm_agent.providers.scripted import FakeClock
+from fsm_agent.runtime.clock import Interrupt
 from fsm_agent.tools import Tool, ToolRunner
 from tests.helpers.leaping import LeapingLoop
 from tests.helpers.waiting import PATIENCE, until_so
@@ -20,7 +21,7 @@ class ToolBench:
         self.runner = ToolRunner(tools, clock=FakeClock(), poll=0.02)
 
     def use(self, name: str, /, **arguments: Any) -> ToolOutcome:
-        return asyncio.run(self._running(name, arguments, asyncio.Event()))
+        return asyncio.run(self._running(name, arguments, Interrupt()))
 
     def ok(self, name: str, /, **arguments: Any) -> str:
         outcome = self.use(name, **arguments)
@@ -36,7 +37,7 @@ class ToolBench:
         self, name: str, begun: Callable[[], bool], /, *, after: float = 0.0, **arguments: Any
     ) -> ToolOutcome:
         """A call that is interrupted once it has ``begun``, or for which ``after`` seconds go by then."""
-        loop, interrupted = LeapingLoop(), asyncio.Event()
+        loop, interrupted = LeapingLoop(), Interrupt()
 
         async def main() -> ToolOutcome:
             running = asyncio.ensure_future(self._running(name, arguments, interrupted))
@@ -47,5 +48,5 @@ class ToolBench:
         with asyncio.Runner(loop_factory=lambda: loop) as made:
             return made.run(main())
 
-    async def _running(self, name: str, arguments: dict[str, Any], interrupted: asyncio.Event) -> ToolOutcome:
+    async def _running(self, name: str, arguments: dict[str, Any], interrupted: Interrupt) -> ToolOutcome:
         return await self.runner.run(RunTool("1", name, arguments, 2 * PATIENCE), interrupted)

@@ -25,6 +25,7 @@ from fsm_agent.memory import (
     recall_files,
     text_of,
 )
+from fsm_agent.runtime.clock import Interrupt
 from fsm_agent.settings import Memory
 from fsm_agent.support.files import lock_file
 from fsm_agent.support.texts import with_memory_block, without_memory_block
@@ -249,8 +250,8 @@ def external(fake: FakeMemory, clock: FakeClock | None = None) -> ExternalMemory
     return ExternalMemory(fake, clock or FakeClock(), Settings(poll={"control": 0.01}))
 
 
-def calm() -> asyncio.Event:
-    return asyncio.Event()
+def calm() -> Interrupt:
+    return Interrupt()
 
 
 @pytest.mark.behaviour("PREP-15")

@@ -17,7 +17,7 @@ import httpx2
 
 from fsm_agent.conversation.effects import RunTool
 from fsm_agent.runtime.callbacks import Callbacks
-from fsm_agent.runtime.clock import SystemClock
+from fsm_agent.runtime.clock import Interrupt, SystemClock
 from fsm_agent.settings import Settings
 from fsm_agent.tools import ToolRunner
 from fsm_agent.toolsets.mcp import McpServers
@@ -73,11 +73,11 @@ async def main(url: str) -> None:
     )  # fmt: skip
     assert servers is not None
     runner = ToolRunner([], clock=SystemClock(), more=servers)
-    for line in await runner.ready(asyncio.Event()):
+    for line in await runner.ready(Interrupt()):
         print(line, file=sys.stderr)
     for spec in runner.specs:
         request = RunTool("c", spec.name, ARGUMENTS.get(spec.name.removeprefix("s__"), {}), 25)
-        print(spec.name, await runner.run(request, asyncio.Event()))
+        print(spec.name, await runner.run(request, Interrupt()))
     await runner.aclose()
 
 

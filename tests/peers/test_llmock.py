@@ -256,7 +256,7 @@ def test_a_window_that_is_really_counted() -> None:
     with peer(CONTEXT_WINDOW=5_000) as llmock:
         played = play(llmock, history=long_history())
         assert [request["fault"] for request in played.requests] == ["context_window", None]
-        assert played.said == WORDS
+        assert played.outcome == "completed"
 
 
 def test_an_overflow_forever(llmock: LLMock) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from fsm_agent.fsm.pause_point import TurnInbox
-from fsm_agent.runtime.clock import Deadline, Finish, wait_with_deadline
+from fsm_agent.runtime.clock import Deadline, Finish, Interrupt, wait_with_deadline
 from fsm_agent.runtime.events import EVERYWHERE, TURN, Stream, running
 
 
@@ -44,7 +44,7 @@ def raced(
     work is done and until the interrupt."""
 
     async def race() -> tuple[Finish, int]:
-        interrupted, loop = asyncio.Event(), asyncio.get_running_loop()
+        interrupted, loop = Interrupt(), asyncio.get_running_loop()
         stopping = loop.call_later(stop, interrupted.set)
         working = asyncio.ensure_future(asyncio.sleep(work))
         resumed = Resumed(
@@ -115,6 +115,34 @@ async def test_an_interrupt_while_the_block_ends_does_not_cancel_what_follows() 
         pass
     await asyncio.sleep(0.001)
     assert deadline.finish == "done"
+
+
+async def test_an_interrupt_comes_before_what_arrives_in_the_same_pass_of_the_loop() -> None:
+    """Otherwise a person reads that the turn is interrupted, and then the whole answer."""
+    loop = asyncio.get_running_loop()
+    interrupt, arrived = TurnInbox().event(), loop.create_future()
+
+    async def read() -> Finish:
+        with Deadline(lambda: 9.0, interrupt) as deadline:
+            await arrived
+        return deadline.finish
+
+    reading = asyncio.ensure_future(read())
+    await asyncio.sleep(0)
+    loop.call_soon(interrupt.set)
+    arrived.set_result("an answer")
+    assert await reading == "interrupted"
+
+
+async def test_a_block_may_interrupt_itself() -> None:
+    interrupt = TurnInbox().event()
+    with Deadline(lambda: 9.0, interrupt) as deadline:
+        interrupt.set()
+        await asyncio.sleep(9)
+    assert deadline.finish == "interrupted"
+    with Deadline(lambda: 9.0, interrupt):
+        pass
+    await asyncio.sleep(0.001)
 
 
 async def test_every_wait_for_an_interrupt_ends_with_it() -> None:

@@ -19,6 +19,7 @@ from pydantic import BaseModel, Field
 from fsm_agent.conversation.effects import RunTool, ToolOutcome, ToolSpec
 from fsm_agent.errors import ConfigError
 from fsm_agent.providers.scripted import FakeClock
+from fsm_agent.runtime.clock import Interrupt
 from fsm_agent.tools import Tool, ToolFailure, ToolRunner, as_tool, cancelled, tool
 from tests.helpers.processes import printed
 from tests.helpers.waiting import PATIENCE, until
@@ -303,7 +304,7 @@ def run(
     given = {"clock": FakeClock(), "interrupt_grace": PATIENCE, "poll": 0.02, **options}
 
     async def main() -> ToolOutcome:
-        interrupted = asyncio.Event()
+        interrupted = Interrupt()
         if interrupt_after is not None:
             later = asyncio.get_running_loop().call_later
             later(interrupt_after, interrupted.set) if interrupt_after else interrupted.set()
@@ -561,7 +562,7 @@ def test_a_handler_that_cancels_itself_or_was_not_begun() -> None:
 
 def test_cancelling_the_caller_propagates_and_stops_the_handler() -> None:
     ended: list[str] = []
-    begun = asyncio.Event()
+    begun = Interrupt()
 
     async def slow() -> None:
         begun.set()
@@ -572,7 +573,7 @@ def test_cancelling_the_caller_propagates_and_stops_the_handler() -> None:
 
     async def main() -> None:
         runner = ToolRunner([tool(slow)], clock=FakeClock(), poll=0.02)
-        task = asyncio.create_task(runner.run(RunTool("1", "slow", {}, 60), asyncio.Event()))
+        task = asyncio.create_task(runner.run(RunTool("1", "slow", {}, 60), Interrupt()))
         await begun.wait()
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
@@ -588,10 +589,10 @@ def test_a_process_imports_little_for_tools_and_ends_although_one_is_wedged() ->
 import asyncio, sys, time
 import fsm_agent.tools, fsm_agent.toolsets
 heavy = {"openai", "anthropic", "typer", "rich", "tenacity", "transitions"} & set(sys.modules)
-from fsm_agent.runtime.clock import SystemClock
+from fsm_agent.runtime.clock import Interrupt, SystemClock
 from fsm_agent.conversation.effects import RunTool
 wedged = fsm_agent.tools.tool(name="wedged")(lambda: time.sleep(600))
 runner = fsm_agent.tools.ToolRunner([wedged], clock=SystemClock(), poll=0.02)
-print(heavy, asyncio.run(runner.run(RunTool("1", "wedged", {}, 0.05), asyncio.Event())).status)
+print(heavy, asyncio.run(runner.run(RunTool("1", "wedged", {}, 0.05), Interrupt())).status)
 """
     assert printed("-c", program, timeout=PATIENCE) == "set() timeout\n"

@@ -16,7 +16,7 @@ import pytest
 from fsm_agent import Agent
 from fsm_agent.conversation.effects import RunTool, ToolOutcome
 from fsm_agent.errors import ConfigError
-from fsm_agent.runtime.clock import SystemClock
+from fsm_agent.runtime.clock import Interrupt, SystemClock
 from fsm_agent.support.threads import Workers
 from fsm_agent.support.untrusted import wrap_untrusted
 from fsm_agent.testing import FakeClock, ScriptedModel, call, text, tools
@@ -28,7 +28,7 @@ from tests.helpers.waiting import PATIENCE, until
 def run(one: Tool, arguments: dict[str, Any] | None = None, key: str = "", **options: Any) -> ToolOutcome:
     runner = ToolRunner([one], clock=FakeClock(), poll=0.02, **options)
     request = RunTool("1", one.spec.name, arguments or {}, 5.0, key=key)
-    return asyncio.run(runner.run(request, asyncio.Event()))
+    return asyncio.run(runner.run(request, Interrupt()))
 
 
 @tool(effect="idempotent")
@@ -144,7 +144,7 @@ def test_eight_calls_run_at_the_same_time(asynchronous: bool) -> None:
 
     async def together(runner: ToolRunner) -> Sequence[ToolOutcome]:
         return await asyncio.gather(
-            *(runner.run(RunTool(str(n), "slow", {}, PATIENCE), asyncio.Event()) for n in range(8))
+            *(runner.run(RunTool(str(n), "slow", {}, PATIENCE), Interrupt()) for n in range(8))
         )
 
     runner = ToolRunner([in_the_loop if asynchronous else in_a_thread], clock=FakeClock())
@@ -233,7 +233,7 @@ async def test_calls_in_one_thread_do_not_see_each_others_context() -> None:
         mark.set(word)
         return before
 
-    runner, interrupted = ToolRunner([leave], clock=SystemClock()), asyncio.Event()
+    runner, interrupted = ToolRunner([leave], clock=SystemClock()), Interrupt()
     requests = [RunTool(str(n), "leave", {"word": str(n)}, 5.0) for n in range(5)]
     outcomes: list[Any] = [await runner.run(request, interrupted) for request in requests]
     assert [outcome.text for outcome in outcomes] == ["nothing"] * 5

@@ -15,6 +15,7 @@ from fsm_agent.conversation.compaction import Division, assemble, todos_to_carry
 from fsm_agent.conversation.effects import RunTool
 from fsm_agent.conversation.messages import Message, ToolCall
 from fsm_agent.errors import ConfigError
+from fsm_agent.runtime.clock import Interrupt
 from fsm_agent.testing import FakeClock, ScriptedModel, call, text, tools
 from fsm_agent.tools import ToolRunner
 from fsm_agent.toolsets import TOOLSETS
@@ -59,7 +60,7 @@ def test_the_registry_refuses_names_that_the_agent_handles(agent: MakeAgent) -> 
     clock = FakeClock()
     runner = ToolRunner([], clock=clock, reserved=AGENT_LEVEL)
     for name in ("todo", "session_search", "clarify", "delegate_task", "memory"):
-        outcome: Any = asyncio.run(runner.run(RunTool("c1", name, {}, 5), asyncio.Event()))
+        outcome: Any = asyncio.run(runner.run(RunTool("c1", name, {}, 5), Interrupt()))
         assert outcome.status == "error"
         assert "part of the agent" in outcome.text
     with pytest.raises(ConfigError, match="todo"):

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from fsm_agent.conversation.effects import RunTool
-from fsm_agent.runtime.clock import SystemClock
+from fsm_agent.runtime.clock import Interrupt, SystemClock
 from fsm_agent.settings import Settings
 from fsm_agent.testing import FakeClock
 from fsm_agent.tools import ToolRunner, tool
@@ -86,10 +86,10 @@ async def test_every_kind_of_content_arrives_marked_as_untrusted(shared: Bench) 
 async def test_names_that_are_taken_are_avoided(shared: Bench) -> None:
     mine = tool(name="s__echo")(lambda: "mine")
     runner = ToolRunner([mine], clock=SystemClock(), more=shared.servers)
-    await runner.ready(asyncio.Event())
+    await runner.ready(Interrupt())
     named = [spec.name for spec in runner.specs if spec.name.startswith("s__echo")]
     assert len(named) == len(set(named)) == 2
-    outcome: Any = await runner.run(RunTool("c", "s__echo", {}, 5), asyncio.Event())
+    outcome: Any = await runner.run(RunTool("c", "s__echo", {}, 5), Interrupt())
     assert outcome.text == "mine"
 
 
@@ -170,7 +170,7 @@ async def test_a_server_that_never_answers_holds_up_a_turn_once_for_the_limit(tm
 
 async def test_the_first_turn_can_be_interrupted_while_it_waits(tmp_path: Path) -> None:
     async with bench(tmp_path, {"slow": program(start="hang")}) as table:
-        interrupted = asyncio.Event()
+        interrupted = Interrupt()
         beginning = asyncio.ensure_future(table.runner.ready(interrupted))
         await until_so(lambda: table.servers.servers[0].status == "starting")
         interrupted.set()
@@ -326,7 +326,7 @@ async def test_the_server_hears_of_a_call_that_ran_out_of_time(tmp_path: Path) -
 async def test_an_interrupt_ends_a_call_at_once(config: dict[str, Any], status: str, tmp_path: Path) -> None:
     async with bench(tmp_path, {"s": program() | config}) as table:
         await table.ready()
-        interrupted, here = asyncio.Event(), tmp_path / "here"
+        interrupted, here = Interrupt(), tmp_path / "here"
         call = asyncio.ensure_future(
             table.call("s__note", path=str(here), text="x", seconds=600, interrupted=interrupted)
         )
@@ -385,7 +385,7 @@ async def test_an_agent_that_nobody_closed_is_cleared_away(tmp_path: Path) -> No
     place: Any = {"home": tmp_path, "workdir": tmp_path}
     found = McpServers.of({"s": program()}, **place, clock=SystemClock(), settings=settings)
     assert found is not None
-    await found.ready((), asyncio.Event())
+    await found.ready((), Interrupt())
     assert children() - before
     del found
     gc.collect()
@@ -401,7 +401,7 @@ def test_no_process_is_left_when_the_program_ends(ending: str, tmp_path: Path) -
     launch = program(stubborn=True, child=str(grandchild))
     script = f"""
 import asyncio, os, pathlib, signal
-from fsm_agent.runtime.clock import SystemClock
+from fsm_agent.runtime.clock import Interrupt, SystemClock
 from fsm_agent.toolsets.mcp import McpServers
 from fsm_agent.settings import Settings
 from tests.helpers.mcp_bench import PATIENT
@@ -410,7 +410,7 @@ from tests.helpers.processes import children
 home = pathlib.Path({str(tmp_path)!r})
 settings = Settings.of({{"mcp": PATIENT}})
 servers = McpServers.of({{"s": {launch!r}}}, home=home, workdir=home, clock=SystemClock(), settings=settings)
-asyncio.run(servers.ready((), asyncio.Event()))
+asyncio.run(servers.ready((), Interrupt()))
 (supervisor,) = children()
 print(supervisor, *children(supervisor), flush=True)
 if {ending!r} == "kill":

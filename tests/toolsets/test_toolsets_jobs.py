@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 
 from fsm_agent.conversation.effects import RunTool, ToolOutcome
+from fsm_agent.runtime.clock import Interrupt
 from fsm_agent.tools import ToolFailure
 from fsm_agent.toolsets import toolset
 from fsm_agent.toolsets.process import TERM_GRACE, readable
@@ -97,7 +98,7 @@ def test_waiting_can_be_interrupted_and_ends_in_time(desk: ToolBench) -> None:
     assert desk.ok("job_wait", job="job1", timeout=0.2).startswith("job1: running")
 
     async def interrupted() -> ToolOutcome:
-        stop = asyncio.Event()
+        stop = Interrupt()
         asyncio.get_running_loop().call_later(0.2, stop.set)
         return await desk.runner.run(RunTool("1", "job_wait", {"job": "job1"}, 2 * PATIENCE), stop)
 

@@ -24,6 +24,7 @@ from fsm_agent.conversation.result import ChildTurn, TurnUsage
 from fsm_agent.errors import ConfigError, OwnershipLost, SessionBusy, StoreError, TurnSuspended
 from fsm_agent.runtime.budget import IterationBudget, SpentBudget, tree_budget
 from fsm_agent.runtime.callbacks import Callbacks
+from fsm_agent.runtime.clock import Interrupt
 from fsm_agent.runtime.events import Named, StatusText
 from fsm_agent.runtime.ports import Clock
 from fsm_agent.sessions import Session
@@ -250,7 +251,7 @@ class _Work:
 
     background: Background
     order: ChildTask
-    interrupted: asyncio.Event = field(default_factory=asyncio.Event)
+    interrupted: Interrupt = field(default_factory=Interrupt)
     task: asyncio.Task[None] | None = None
 
 

@@ -17,7 +17,7 @@ from fsm_agent.conversation.token_meter import CHARS_PER_TOKEN
 from fsm_agent.errors import FsmAgentError, OwnershipLost, TurnSuspended
 from fsm_agent.runtime.budget import IterationBudget
 from fsm_agent.runtime.callbacks import Callbacks
-from fsm_agent.runtime.clock import Stopwatch
+from fsm_agent.runtime.clock import Interrupt, Stopwatch
 from fsm_agent.runtime.events import TURN, Named, StatusText, running
 from fsm_agent.runtime.ports import Clock
 from fsm_agent.sessions import Session
@@ -307,7 +307,7 @@ class ChildFamily:
     """The children of one call. An interrupt goes to all of them, and their answers so far are kept."""
 
     def __init__(
-        self, children: Sequence[Child], supervisor: ChildSupervisor, interrupted: asyncio.Event
+        self, children: Sequence[Child], supervisor: ChildSupervisor, interrupted: Interrupt
     ) -> None:
         self.children, self._supervisor, self._interrupted = children, supervisor, interrupted
 

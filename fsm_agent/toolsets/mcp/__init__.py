@@ -23,7 +23,7 @@ from fsm_agent.errors import ConfigError
 from fsm_agent.providers.credentials import hide_from_children
 from fsm_agent.request import Effect
 from fsm_agent.runtime.callbacks import Callbacks
-from fsm_agent.runtime.clock import Stopwatch, wait_with_deadline
+from fsm_agent.runtime.clock import Interrupt, Stopwatch, wait_with_deadline
 from fsm_agent.runtime.ports import Clock
 from fsm_agent.settings import Mcp, Settings
 from fsm_agent.support.installation import install_command
@@ -437,7 +437,7 @@ class McpServers:
     def tools(self) -> Sequence[Tool]:
         return self._tools
 
-    async def ready(self, taken: Collection[str], interrupted: asyncio.Event) -> tuple[str, ...]:
+    async def ready(self, taken: Collection[str], interrupted: Interrupt) -> tuple[str, ...]:
         """Start or check all servers and fix the tools of the next turn. Return news of servers as lines for
         people."""
         self._taken = frozenset(taken)

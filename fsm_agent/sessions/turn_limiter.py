@@ -188,8 +188,8 @@ class HandoffChain:
     async def stream_text(
         self, begin: Callable[[], Awaitable[DurableTurn[TurnResult[Any]]]]
     ) -> AsyncGenerator[str]:
-        """Run all turns, and yield their text as it arrives. ``begin`` makes the first turn if there is none
-        yet. Raises ``TurnFailed`` at the end of a failed turn."""
+        """Run all turns, and yield their text as it arrives. ``begin`` makes the first turn of a chain
+        without one. Raises ``TurnFailed`` at the end of a failed turn."""
         turn = self._turn = self._turn or await begin()
         while True:
             streamed = False

@@ -256,7 +256,7 @@ def test_a_window_that_is_really_counted() -> None:
     with peer(CONTEXT_WINDOW=5_000) as llmock:
         played = play(llmock, history=long_history())
         assert [request["fault"] for request in played.requests] == ["context_window", None]
-        assert played.outcome == "completed"
+        assert played.result.completed
 
 
 def test_an_overflow_forever(llmock: LLMock) -> None:

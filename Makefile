@@ -21,8 +21,8 @@ ALONE := tests/peers/test_llamacpp.py tests/peers/test_mcp_servers.py tests/brow
 # Many tests start a Python of their own; without compiled files each of them compiles the whole package.
 COMPILED := PYTHONDONTWRITEBYTECODE=
 
-# A fifth of the time slow tests wait for other processes, so one worker more than there are cores keeps the cores busy.
-ONE_MORE = $$(($$(getconf _NPROCESSORS_ONLN) + 1))
+# Slow tests wait for other processes half of the time, so two workers a core keep the cores busy.
+TWO_A_CORE = $$(($$(getconf _NPROCESSORS_ONLN) * 2))
 # KEEP=1 replaces its profile, by which the longest files begin first.
 SLOW := $(COMPILED) $(SUITE) --profile slow $(if $(KEEP),--keep)
 
@@ -50,7 +50,7 @@ test: $(VENV)/testing ## the fast test suite
 
 test-slow: $(VENV)/developing ## real servers, a browser, kills, and a quarter of the exhaustive tests: another one at each commit
 	@echo "1 of 3: what may share the machine"
-	@$(call in_memory,6000000) $(SLOW) --workers $(ONE_MORE) -m "slow or hypothesis" --hypothesis-profile "at length" \
+	@$(call in_memory,6000000) $(SLOW) --workers $(TWO_A_CORE) -m "slow or hypothesis" --hypothesis-profile "at length" \
 		-o tmp_path_retention_policy=failed $(ALONE:%=--ignore %)
 	@echo "2 of 3: what has the machine to itself"
 	@$(SLOW) --workers 1 -m slow $(ALONE)

@@ -26,7 +26,8 @@ from typing import Any
 
 from fsm_agent import Agent, tool
 from fsm_agent.conversation.effects import RunTool
-from fsm_agent.runtime.clock import Interrupt, SystemClock
+from fsm_agent.runtime.clock import SystemClock
+from fsm_agent.support.threads import Interrupt
 from fsm_agent.testing import ScriptedModel, call, text, tools
 from fsm_agent.tools import Tool, ToolRunner
 from fsm_agent.toolsets import TOOLSETS

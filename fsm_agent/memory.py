@@ -29,12 +29,12 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from fsm_agent.conversation.messages import Message
 from fsm_agent.prompt import SMALLEST_CAP, Recalled, cap_text
-from fsm_agent.runtime.clock import Interrupt, UsersCode, answer_of, require_method
+from fsm_agent.runtime.clock import UsersCode, answer_of, require_method
 from fsm_agent.runtime.ports import Clock
 from fsm_agent.settings import Memory, Settings
 from fsm_agent.support.files import lock_file, private_folder, replace_file
 from fsm_agent.support.texts import clean, one_line
-from fsm_agent.support.threads import LOOP
+from fsm_agent.support.threads import LOOP, Interrupt
 from fsm_agent.support.untrusted import scan
 from fsm_agent.tools import Tool
 

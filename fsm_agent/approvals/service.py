@@ -52,14 +52,14 @@ from fsm_agent.conversation.effects import Approval, AskApproval, RunTool, ToolS
 from fsm_agent.errors import ConfigError, StoreError, expect_name
 from fsm_agent.request import Effect, NotYet, Waits
 from fsm_agent.runtime.callbacks import Callbacks
-from fsm_agent.runtime.clock import Finish, Interrupt, Stopwatch, wait_with_deadline
+from fsm_agent.runtime.clock import Finish, Stopwatch, wait_with_deadline
 from fsm_agent.runtime.events import ApprovalAsked, StatusText
 from fsm_agent.runtime.ports import Clock
 from fsm_agent.sessions.store.fence import Fence
 from fsm_agent.sessions.store.pending import Pending, PendingItems
 from fsm_agent.settings import ApprovalSettings as ApprovalSettings
 from fsm_agent.support.texts import clean, one_line
-from fsm_agent.support.threads import in_daemon_thread
+from fsm_agent.support.threads import Interrupt, in_daemon_thread
 from fsm_agent.tools.decorator import Confinement
 
 WORDS: dict[Any, Approval] = {

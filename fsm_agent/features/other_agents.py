@@ -17,12 +17,12 @@ from fsm_agent.errors import ConfigError
 from fsm_agent.features import RESULTS, Ground, save
 from fsm_agent.options import AgentOptions, Inherited, by_task, task_options
 from fsm_agent.runtime.callbacks import Callbacks, child_callbacks
-from fsm_agent.runtime.clock import Interrupt
 from fsm_agent.runtime.events import StatusText
 from fsm_agent.sessions.store import Store
 from fsm_agent.sessions.store.journal.read import TurnInfo, Turns
 from fsm_agent.settings import Settings
 from fsm_agent.support.texts import one_line
+from fsm_agent.support.threads import Interrupt
 from fsm_agent.tools import Tool, ToolFailure, as_tool, tool
 from fsm_agent.tools.decorator import ToolSource
 from fsm_agent.toolsets.agent import ChildTask

@@ -18,8 +18,8 @@ from typing import Any, Literal, Protocol
 
 from fsm_agent.fsm.runner import Layer, Perform, Pipeline, State
 from fsm_agent.fsm.table import Table
-from fsm_agent.runtime.clock import Interrupt
 from fsm_agent.runtime.events import EVERYWHERE, ApprovalAsked, Entered, Opened, Stopped, Stream, running
+from fsm_agent.support.threads import Interrupt
 
 # ----------------------------------------------------------------------------------------------------
 # ``TurnKind``: what all turns of one table have in common, for viewers and debuggers.

@@ -20,7 +20,7 @@ from fsm_agent.errors import ConfigError
 from fsm_agent.runtime.ports import Clock
 from fsm_agent.support.redaction import mask
 from fsm_agent.support.texts import one_line
-from fsm_agent.support.threads import LOOP, in_daemon_thread
+from fsm_agent.support.threads import LOOP, Interrupt, in_daemon_thread
 
 if TYPE_CHECKING:
     from tenacity.wait import wait_base
@@ -129,21 +129,6 @@ class Stopwatch:
     def elapsed(self) -> float:
         """Return the elapsed seconds, by the clock that advanced further."""
         return max(self._clock.now() - self._now, time.monotonic() - self._machine)
-
-
-class Interrupt(asyncio.Event):
-    """An event that also calls functions, within ``set`` and before any task continues: with what has arrived
-    in the same pass of the loop, a task might run to its end first."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.calls: set[Callable[[], None]] = set()
-
-    def set(self) -> None:
-        """Set the event in the loop of its waits."""
-        super().set()
-        for call in tuple(self.calls):
-            call()
 
 
 class Deadline:

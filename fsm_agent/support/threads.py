@@ -1,4 +1,5 @@
-"""Threads that never keep the process alive, an event loop for the synchronous API, and pipes on a loop."""
+"""Threads that never keep the process alive, an event loop for the synchronous API, and what waits on a loop:
+interrupts and pipes."""
 
 # Threads of synchronous tools are reused. Starting one costs more than most calls. Their number is unlimited,
 # so a stuck tool blocks no other.
@@ -187,6 +188,21 @@ def _run_on(loop: asyncio.AbstractEventLoop) -> None:
         except (KeyboardInterrupt, SystemExit):
             continue
         return
+
+
+class Interrupt(asyncio.Event):
+    """An event that also calls functions at once, within ``set``. A callback of the loop would come after a
+    task that is scheduled already, and that task might run to its end first."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.calls: set[Callable[[], None]] = set()
+
+    def set(self) -> None:
+        """Set the event in the loop of its waits."""
+        super().set()
+        for call in tuple(self.calls):
+            call()
 
 
 def warn_if_blocking(name: str, instead: str) -> None:

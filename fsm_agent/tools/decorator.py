@@ -14,7 +14,7 @@ from typing import Any, Literal, Protocol, get_args, overload
 from fsm_agent.conversation.effects import Concurrency, ToolSpec
 from fsm_agent.errors import ConfigError, expect, near
 from fsm_agent.request import Effect
-from fsm_agent.runtime.clock import Interrupt
+from fsm_agent.support.threads import Interrupt
 from fsm_agent.tools.signature import KEY, Signature, signature_of
 
 # ----------------------------------------------------------------------------------------------------

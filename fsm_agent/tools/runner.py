@@ -19,10 +19,10 @@ from fsm_agent.conversation.effects import RunTool, ToolOutcome, ToolSpec, ToolS
 from fsm_agent.conversation.parts import Part, kind_of
 from fsm_agent.errors import ConfigError, TurnSuspended
 from fsm_agent.request import NotYet
-from fsm_agent.runtime.clock import Finish, Interrupt, Stopwatch, wait_with_deadline
+from fsm_agent.runtime.clock import Finish, Stopwatch, wait_with_deadline
 from fsm_agent.runtime.ports import Clock
 from fsm_agent.support.redaction import format_traceback
-from fsm_agent.support.threads import WORKERS, in_daemon_thread
+from fsm_agent.support.threads import WORKERS, Interrupt, in_daemon_thread
 from fsm_agent.support.untrusted import risks, wrap_untrusted
 from fsm_agent.tools.decorator import Confinement, Tool, ToolSource
 from fsm_agent.tools.result import ComesLater, ToolFailure, parts_in, text_of, text_of_error, words_of

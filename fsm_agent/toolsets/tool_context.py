@@ -17,9 +17,9 @@ from fsm_agent.conversation.effects import AnswerProgram, ProgramAsks, RunTool, 
 from fsm_agent.conversation.result import TRANSFER
 from fsm_agent.request import NotYet
 from fsm_agent.runtime.budget import IterationBudget
-from fsm_agent.runtime.clock import Interrupt
 from fsm_agent.runtime.ports import Clock
 from fsm_agent.sessions import Session
+from fsm_agent.support.threads import Interrupt
 from fsm_agent.tools import Tool, ToolFailure, ToolRunner, tool
 from fsm_agent.tools.decorator import ToolSource
 

@@ -16,9 +16,9 @@ from fsm_agent.approvals.service import Approvals, read_answer
 from fsm_agent.conversation.effects import Approval, AskApproval, ToolSpec
 from fsm_agent.errors import ConfigError, StoreError
 from fsm_agent.runtime.callbacks import Callbacks
-from fsm_agent.runtime.clock import Interrupt
 from fsm_agent.sessions.store import store_for
 from fsm_agent.settings import Settings
+from fsm_agent.support.threads import Interrupt
 from fsm_agent.testing import FakeClock, ScriptedModel, call, text, tools
 from tests.helpers.waiting import PATIENCE
 

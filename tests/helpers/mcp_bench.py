@@ -12,9 +12,10 @@ from typing import Any
 
 from fsm_agent.conversation.effects import RunTool, ToolOutcome
 from fsm_agent.runtime.callbacks import Callbacks
-from fsm_agent.runtime.clock import Interrupt, SystemClock
+from fsm_agent.runtime.clock import SystemClock
 from fsm_agent.runtime.ports import Clock
 from fsm_agent.settings import Settings
+from fsm_agent.support.threads import Interrupt
 from fsm_agent.tools import ToolRunner
 from fsm_agent.toolsets.mcp import McpServers
 from tests.helpers.waiting import PATIENCE

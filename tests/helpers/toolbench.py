@@ -8,7 +8,7 @@ from typing import Any
 
 from fsm_agent.conversation.effects import RunTool, ToolOutcome
 from fsm_agent.providers.scripted import FakeClock
-from fsm_agent.runtime.clock import Interrupt
+from fsm_agent.support.threads import Interrupt
 from fsm_agent.tools import Tool, ToolRunner
 from tests.helpers.leaping import LeapingLoop
 from tests.helpers.waiting import PATIENCE, until_so

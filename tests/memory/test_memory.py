@@ -25,10 +25,10 @@ from fsm_agent.memory import (
     recall_files,
     text_of,
 )
-from fsm_agent.runtime.clock import Interrupt
 from fsm_agent.settings import Memory
 from fsm_agent.support.files import lock_file
 from fsm_agent.support.texts import with_memory_block, without_memory_block
+from fsm_agent.support.threads import Interrupt
 from fsm_agent.testing import FakeClock, FakeMemory
 from fsm_agent.tools import ToolFailure
 from fsm_agent.toolsets import toolset

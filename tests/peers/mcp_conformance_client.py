@@ -17,8 +17,9 @@ import httpx2
 
 from fsm_agent.conversation.effects import RunTool
 from fsm_agent.runtime.callbacks import Callbacks
-from fsm_agent.runtime.clock import Interrupt, SystemClock
+from fsm_agent.runtime.clock import SystemClock
 from fsm_agent.settings import Settings
+from fsm_agent.support.threads import Interrupt
 from fsm_agent.tools import ToolRunner
 from fsm_agent.toolsets.mcp import McpServers
 from fsm_agent.toolsets.mcp.config import ServerConfig

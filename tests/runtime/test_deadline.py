@@ -11,8 +11,9 @@ from typing import Any
 import pytest
 
 from fsm_agent.fsm.pause_point import TurnInbox
-from fsm_agent.runtime.clock import Deadline, Finish, Interrupt, wait_with_deadline
+from fsm_agent.runtime.clock import Deadline, Finish, wait_with_deadline
 from fsm_agent.runtime.events import EVERYWHERE, TURN, Stream, running
+from fsm_agent.support.threads import Interrupt
 
 
 class Resumed:

@@ -19,7 +19,7 @@ from pydantic import BaseModel, Field
 from fsm_agent.conversation.effects import RunTool, ToolOutcome, ToolSpec
 from fsm_agent.errors import ConfigError
 from fsm_agent.providers.scripted import FakeClock
-from fsm_agent.runtime.clock import Interrupt
+from fsm_agent.support.threads import Interrupt
 from fsm_agent.tools import Tool, ToolFailure, ToolRunner, as_tool, cancelled, tool
 from tests.helpers.processes import printed
 from tests.helpers.waiting import PATIENCE, until
@@ -589,7 +589,8 @@ def test_a_process_imports_little_for_tools_and_ends_although_one_is_wedged() ->
 import asyncio, sys, time
 import fsm_agent.tools, fsm_agent.toolsets
 heavy = {"openai", "anthropic", "typer", "rich", "tenacity", "transitions"} & set(sys.modules)
-from fsm_agent.runtime.clock import Interrupt, SystemClock
+from fsm_agent.runtime.clock import SystemClock
+from fsm_agent.support.threads import Interrupt
 from fsm_agent.conversation.effects import RunTool
 wedged = fsm_agent.tools.tool(name="wedged")(lambda: time.sleep(600))
 runner = fsm_agent.tools.ToolRunner([wedged], clock=SystemClock(), poll=0.02)

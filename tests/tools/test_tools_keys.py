@@ -16,8 +16,8 @@ import pytest
 from fsm_agent import Agent
 from fsm_agent.conversation.effects import RunTool, ToolOutcome
 from fsm_agent.errors import ConfigError
-from fsm_agent.runtime.clock import Interrupt, SystemClock
-from fsm_agent.support.threads import Workers
+from fsm_agent.runtime.clock import SystemClock
+from fsm_agent.support.threads import Interrupt, Workers
 from fsm_agent.support.untrusted import wrap_untrusted
 from fsm_agent.testing import FakeClock, ScriptedModel, call, text, tools
 from fsm_agent.tools import Tool, ToolFailure, ToolRunner, tool

@@ -15,7 +15,7 @@ from fsm_agent.conversation.compaction import Division, assemble, todos_to_carry
 from fsm_agent.conversation.effects import RunTool
 from fsm_agent.conversation.messages import Message, ToolCall
 from fsm_agent.errors import ConfigError
-from fsm_agent.runtime.clock import Interrupt
+from fsm_agent.support.threads import Interrupt
 from fsm_agent.testing import FakeClock, ScriptedModel, call, text, tools
 from fsm_agent.tools import ToolRunner
 from fsm_agent.toolsets import TOOLSETS

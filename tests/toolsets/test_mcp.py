@@ -16,8 +16,9 @@ from typing import Any
 import pytest
 
 from fsm_agent.conversation.effects import RunTool
-from fsm_agent.runtime.clock import Interrupt, SystemClock
+from fsm_agent.runtime.clock import SystemClock
 from fsm_agent.settings import Settings
+from fsm_agent.support.threads import Interrupt
 from fsm_agent.testing import FakeClock
 from fsm_agent.tools import ToolRunner, tool
 from fsm_agent.tools.runner import UNKNOWN_EFFECT
@@ -401,7 +402,8 @@ def test_no_process_is_left_when_the_program_ends(ending: str, tmp_path: Path) -
     launch = program(stubborn=True, child=str(grandchild))
     script = f"""
 import asyncio, os, pathlib, signal
-from fsm_agent.runtime.clock import Interrupt, SystemClock
+from fsm_agent.runtime.clock import SystemClock
+from fsm_agent.support.threads import Interrupt
 from fsm_agent.toolsets.mcp import McpServers
 from fsm_agent.settings import Settings
 from tests.helpers.mcp_bench import PATIENT

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from fsm_agent.conversation.effects import RunTool, ToolOutcome
-from fsm_agent.runtime.clock import Interrupt
+from fsm_agent.support.threads import Interrupt
 from fsm_agent.tools import ToolFailure
 from fsm_agent.toolsets import toolset
 from fsm_agent.toolsets.process import TERM_GRACE, readable

@@ -24,7 +24,6 @@ from fsm_agent.conversation.result import ChildTurn, TurnUsage
 from fsm_agent.errors import ConfigError, OwnershipLost, SessionBusy, StoreError, TurnSuspended
 from fsm_agent.runtime.budget import IterationBudget, SpentBudget, tree_budget
 from fsm_agent.runtime.callbacks import Callbacks
-from fsm_agent.runtime.clock import Interrupt
 from fsm_agent.runtime.events import Named, StatusText
 from fsm_agent.runtime.ports import Clock
 from fsm_agent.sessions import Session
@@ -37,7 +36,7 @@ from fsm_agent.sessions.store.stored_sessions import is_automatic, rename
 from fsm_agent.settings import Settings
 from fsm_agent.support.redaction import mask
 from fsm_agent.support.texts import one_line, split_reasoning
-from fsm_agent.support.threads import LOOP, in_daemon_thread
+from fsm_agent.support.threads import LOOP, Interrupt, in_daemon_thread
 from fsm_agent.support.untrusted import wrap_untrusted
 from fsm_agent.tools import ToolFailure
 from fsm_agent.toolsets.agent.child import (

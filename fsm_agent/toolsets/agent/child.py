@@ -17,7 +17,7 @@ from fsm_agent.conversation.token_meter import CHARS_PER_TOKEN
 from fsm_agent.errors import FsmAgentError, OwnershipLost, TurnSuspended
 from fsm_agent.runtime.budget import IterationBudget
 from fsm_agent.runtime.callbacks import Callbacks
-from fsm_agent.runtime.clock import Interrupt, Stopwatch
+from fsm_agent.runtime.clock import Stopwatch
 from fsm_agent.runtime.events import TURN, Named, StatusText, running
 from fsm_agent.runtime.ports import Clock
 from fsm_agent.sessions import Session
@@ -25,6 +25,7 @@ from fsm_agent.sessions.store import Store
 from fsm_agent.sessions.store.journal.read import Turns
 from fsm_agent.settings import DelegationSettings, Settings
 from fsm_agent.support.texts import one_line, shorten
+from fsm_agent.support.threads import Interrupt
 from fsm_agent.support.untrusted import wrap_untrusted
 from fsm_agent.tools import Tool, ToolFailure, tool
 from fsm_agent.toolsets.tool_context import here

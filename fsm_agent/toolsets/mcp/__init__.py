@@ -23,13 +23,13 @@ from fsm_agent.errors import ConfigError
 from fsm_agent.providers.credentials import hide_from_children
 from fsm_agent.request import Effect
 from fsm_agent.runtime.callbacks import Callbacks
-from fsm_agent.runtime.clock import Interrupt, Stopwatch, wait_with_deadline
+from fsm_agent.runtime.clock import Stopwatch, wait_with_deadline
 from fsm_agent.runtime.ports import Clock
 from fsm_agent.settings import Mcp, Settings
 from fsm_agent.support.installation import install_command
 from fsm_agent.support.redaction import MASK, keep_secret, mask, secrets_among
 from fsm_agent.support.texts import one_line
-from fsm_agent.support.threads import LOOP, in_daemon_thread
+from fsm_agent.support.threads import LOOP, Interrupt, in_daemon_thread
 from fsm_agent.support.untrusted import wrap_untrusted
 from fsm_agent.tools.decorator import Tool
 from fsm_agent.tools.result import ToolFailure

@@ -19,6 +19,7 @@ from fsm_agent.errors import ConfigError
 from fsm_agent.runtime.callbacks import Callbacks
 from fsm_agent.sessions.store import Store
 from fsm_agent.settings import ApprovalSettings
+from fsm_agent.support.threads import Interrupt
 from fsm_agent.testing import FakeClock, call, text, tools
 from tests.debug.test_dap import asked_number
 from tests.helpers.dap_editor import Refused, editing, workshop_of
@@ -115,7 +116,7 @@ def test_nor_does_a_callback_remember_it(store: Store, said: str) -> None:
         approvals = Approvals(
             Callbacks(callbacks), FakeClock(), ApprovalSettings(), 0.01, grants=grants, workdir="/"
         )
-        answer: Any = await approvals.ask(AskApproval("c1", name, {}), asyncio.Event())
+        answer: Any = await approvals.ask(AskApproval("c1", name, {}), Interrupt())
         return bool(answer.granted)
 
     assert asyncio.run(asks("dr*", approval=lambda asked: said)) is (said != "never")

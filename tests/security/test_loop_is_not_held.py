@@ -33,6 +33,7 @@ from fsm_agent.settings import Settings, Web
 from fsm_agent.support import untrusted
 from fsm_agent.support.redaction import mask
 from fsm_agent.support.texts import split_reasoning, without_memory_block
+from fsm_agent.support.threads import Interrupt
 from fsm_agent.support.untrusted import MAX_SCANNED, risks, wrap_untrusted
 from fsm_agent.testing import FakeClock
 from fsm_agent.tools import tool
@@ -156,7 +157,7 @@ async def asked(text: str) -> None:
     given: Any = {"grants": NoGrants(_no_database), "workdir": "/"}
     nobody = Approvals(Callbacks({}), FakeClock(), Settings().approval, 0.01, **given)
     question = AskApproval("c1", "terminal", {"command": text[: MAX_COMMAND // 8]})
-    answer: Any = await nobody.ask(question, asyncio.Event())
+    answer: Any = await nobody.ask(question, Interrupt())
     assert not answer.granted
 
 
@@ -227,7 +228,7 @@ def test_an_image_that_is_made_smaller_does_not_hold_the_loop() -> None:
     outcomes: list[ToolOutcome] = []
 
     async def work() -> None:
-        outcomes.append(await runner.run(RunTool("1", "look", {}, 60.0, "pure"), asyncio.Event()))
+        outcomes.append(await runner.run(RunTool("1", "look", {}, 60.0, "pure"), Interrupt()))
 
     for _ in range(8):  # as above
         before, longest, after = slowness(), asyncio.run(ticking(work)), slowness()

@@ -36,6 +36,7 @@ from fsm_agent.runtime.callbacks import Callbacks
 from fsm_agent.sessions.store import store_for
 from fsm_agent.sessions.store.rewind import AGENT_SETTINGS
 from fsm_agent.settings import SandboxSettings, Settings
+from fsm_agent.support.threads import Interrupt
 from fsm_agent.testing import ScriptedModel, call, text, tools
 from fsm_agent.tools import Tool, ToolRunner
 from fsm_agent.tools.decorator import Confinement
@@ -86,7 +87,7 @@ class Scene:
 
     def use(self, name: str, /, runner: ToolRunner | None = None, **arguments: Any) -> ToolOutcome:
         used = runner or (self.made[0] if self.made else self.runner())
-        return asyncio.run(used.run(RunTool("1", name, arguments, 2 * PATIENCE), asyncio.Event()))
+        return asyncio.run(used.run(RunTool("1", name, arguments, 2 * PATIENCE), Interrupt()))
 
     def run(self, command: str, /, runner: ToolRunner | None = None, **arguments: Any) -> str:
         outcome = self.use("terminal", runner, command=command, **arguments)
@@ -99,7 +100,7 @@ class Scene:
 
         async def leapt() -> ToolOutcome:
             request = RunTool("1", name, {**arguments, "timeout": 60}, 2 * PATIENCE)
-            running = asyncio.ensure_future(runner.run(request, asyncio.Event()))
+            running = asyncio.ensure_future(runner.run(request, Interrupt()))
             await until_so(begun.exists)
             loop.leap(60)
             return await running
@@ -203,7 +204,7 @@ def test_a_command_that_takes_too_long_is_killed(scene: Scene, trap: str, says: 
 
 async def test_an_interrupt_ends_it(scene: Scene) -> None:
     runner = scene.runner()
-    stop = asyncio.Event()
+    stop = Interrupt()
     request = RunTool("1", "terminal", {"command": f"echo > begun; {scene.stay}"}, 2 * PATIENCE)
     running = asyncio.ensure_future(runner.run(request, stop))
     await asyncio.to_thread(until, (scene.work / "begun").exists)
@@ -681,7 +682,7 @@ def asked_of(approvals: Approvals, **arguments: Any) -> Approval:
     spec = ToolSpec("terminal", "", {}, approval="ask")
     looked = approvals.looked_at((spec,), (), {"terminal": Confinement("in it", free=True)})
     assert looked[0].approval == "ask"
-    return asyncio.run(approvals.ask(AskApproval("c1", "terminal", arguments), asyncio.Event()))
+    return asyncio.run(approvals.ask(AskApproval("c1", "terminal", arguments), Interrupt()))
 
 
 def test_an_imported_turn_asks_in_the_sandbox_too_and_a_child_is_as_free_as_its_parent(

@@ -53,3 +53,12 @@ def fill(page: Any, label: str, words: str) -> None:
     field = page.get_by_label(label)
     field.fill(words)
     field.press("Tab")
+
+
+def fork_with(page: Any, counter: str, value: str) -> None:
+    """Fork the turn where it is looked at, with another value of a counter."""
+    choose(page, "State")
+    page.get_by_role("button", name="fork with other counters").click()
+    dialog = page.get_by_role("dialog")
+    dialog.get_by_label(counter).fill(value)
+    dialog.get_by_role("button", name="Fork with these changes").click()

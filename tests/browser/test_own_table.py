@@ -13,7 +13,7 @@ from examples import nested
 from examples.review_loop import TABLE, workflow
 from fsm_agent.debug import DebugSession
 from fsm_agent.debug.core.pending_request import manual_workflow
-from tests.browser.acting import choose, engine, expect, more, press
+from tests.browser.acting import choose, engine, expect, fork_with, more, press
 from tests.browser.conftest import Browser
 from tests.browser.test_page import NAMELESS, OVERLAPS
 
@@ -55,10 +55,7 @@ def test_a_review_is_stepped_looked_at_and_forked(browser: Browser, home: Path) 
 
     # fork with another counter, and compare
     press(page, "b", "b", shows="2 of 4")
-    choose(page, "State")
-    page.get_by_role("button", name="fork with other counters").click()
-    page.get_by_role("dialog").get_by_label("rounds").fill("3")
-    page.get_by_role("dialog").get_by_role("button", name="Fork with these changes").click()
+    fork_with(page, "rounds", "3")
     engine(page, "paused.*Revise.*2 moves")
     choose(page, "Breaks")
     page.get_by_label("before each request of a state").check()

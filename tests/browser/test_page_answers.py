@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from fsm_agent.testing import repeat
-from tests.browser.acting import choose, engine, expect, fill, looks_at, press
+from tests.browser.acting import choose, engine, expect, fill, fork_with, looks_at, press
 from tests.browser.conftest import Browser
 from tests.browser.scenes import failed_turn, paced, provider, workshop_of
 from tests.browser.test_own_table import own
@@ -106,10 +106,7 @@ def test_a_late_answer_about_the_forked_turn_does_not_reach_the_page(browser: Br
     late = Delayed(page, about.pattern)
     press(page, "c", runs="ended.*4 moves")
     press(page, "b", "b", shows="2 of 4")
-    choose(page, "State")
-    page.get_by_role("button", name="fork with other counters").click()
-    page.get_by_role("dialog").get_by_label("rounds").fill("3")
-    page.get_by_role("dialog").get_by_role("button", name="Fork with these changes").click()
+    fork_with(page, "rounds", "3")
     engine(page, "paused.*Revise.*2 moves")
     with page.expect_response(about):
         late.release()

@@ -1,9 +1,11 @@
 # Everything works on a fresh machine with Python 3.11+ and make; the targets install what they need into .venv.
-PYTHON ?= $(firstword $(foreach p,python3.13 python3.12 python3.11 python3,$(if $(shell $(p) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo ok),$(p))))
+ifndef PYTHON  # looked for once
+PYTHON := $(firstword $(foreach p,python3.13 python3.12 python3.11 python3,$(if $(shell $(p) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo ok),$(p))))
+endif
 # With PYTHON=… on the command line the environment is one of its own, beside the usual one.
 VENV := $(if $(filter command line,$(origin PYTHON)),.venv-$(notdir $(PYTHON)),.venv)
 BIN := $(VENV)/bin
-PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
+INSTALL := requirements/install
 comma := ,
 OFFLINE = the packages cannot be installed: is the package index reachable? What pip said is in $(VENV).log
 SUITE := $(BIN)/python -m tests.helpers.suite
@@ -151,12 +153,12 @@ lock: .supply/installed ## choose the versions anew that development and CI inst
 	@.supply/bin/pip-compile $(COMPILE) --extra test --constraint $(LOCK) -o .supply/fewer $(abspath pyproject.toml)
 	@{ sed -n 1p requirements/testing.txt; sed 's| (.*pyproject.toml)| (pyproject.toml)|' .supply/fewer; } > .supply/lock \
 	&& mv .supply/lock requirements/testing.txt
-	@.supply/bin/pip-compile $(COMPILE) --upgrade -o .supply/new requirements/supply.in
-	@{ sed -n 1p requirements/supply.txt; sed 's| (.*supply.in)| (supply.in)|; s|-r .*supply.in|-r supply.in|' .supply/new; } > .supply/lock \
-	&& mv .supply/lock requirements/supply.txt
+	@for name in supply installer; do .supply/bin/pip-compile $(COMPILE) --upgrade -o .supply/new requirements/$$name.in && \
+	{ sed -n 1p requirements/$$name.txt; sed "s| (.*$$name.in)| ($$name.in)|; s|-r .*$$name.in|-r $$name.in|" .supply/new; } > .supply/lock && \
+	mv .supply/lock requirements/$$name.txt || exit 1; done
 
 audit: .supply/installed ## look the locked versions up among known weaknesses; without a network that is said, and nothing fails
-	@.supply/bin/python requirements/audit.py $(LOCK) requirements/supply.txt
+	@.supply/bin/python requirements/audit.py $(LOCK) requirements/supply.txt requirements/installer.txt
 
 sbom: .supply/installed $(VENV)/developing ## write dist/sbom.json: all that the locked versions are made of (CycloneDX)
 	@mkdir -p dist
@@ -181,17 +183,17 @@ $(VENV)/bin/python:
 
 $(VENV)/installed: $(VENV)/bin/python pyproject.toml
 	@echo "installing fsm_agent …"
-	@$(call needs,$(PIP) --no-compile --editable .,$(OFFLINE))  # compiling is half of the time
+	@$(call needs,$(INSTALL) $(BIN) --editable .,$(OFFLINE))
 	@touch $@
 
 # $(call install,LOCK,EXTRAS): a locked set of packages, by hash, or on another Python the newest that pyproject.toml allows
 define install
 @if $(BIN)/python -c 'import sys; sys.exit(sys.version_info[:2] != (3, 11) or sys.platform != "linux")'; then \
-	$(call needs,$(PIP) --require-hashes --requirement $(1),$(OFFLINE)); \
-	$(call needs,$(PIP) --no-deps --no-build-isolation --editable .,$(OFFLINE)); \
+	$(call needs,$(INSTALL) $(BIN) --require-hashes --requirement $(1),$(OFFLINE)); \
+	$(call needs,$(INSTALL) $(BIN) --no-deps --no-build-isolation --editable .,$(OFFLINE)); \
 else \
 	echo "the lock is for Python 3.11 on Linux: without hashes, the newest that pyproject.toml allows" >&2; \
-	$(call needs,$(PIP) --editable '.[$(2)]',$(OFFLINE)); \
+	$(call needs,$(INSTALL) $(BIN) --editable '.[$(2)]',$(OFFLINE)); \
 fi
 @touch $(VENV)/installed $@
 endef
@@ -207,5 +209,5 @@ $(VENV)/developing: $(VENV)/bin/python pyproject.toml $(LOCK)
 
 .supply/installed: $(VENV)/bin/python requirements/supply.txt
 	@$(BIN)/python -m venv .supply
-	@.supply/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes --requirement requirements/supply.txt
+	@$(INSTALL) .supply/bin --require-hashes --requirement requirements/supply.txt
 	@touch $@

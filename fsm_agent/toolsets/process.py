@@ -8,9 +8,10 @@ import contextlib
 import json
 import os
 import re
+import signal
 import socket
 import sys
-from collections.abc import Callable, Coroutine, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -215,22 +216,44 @@ async def start_supervisor(
 ) -> asyncio.subprocess.Process:
     """Start a supervisor; its command's standard input is ``stdin``, output and error are ``out``.
     Cancellation during the start ends it too, because it may already be running."""
-    starting = asyncio.ensure_future(
-        asyncio.create_subprocess_exec(
-            *supervisor_words(order, far_end),
-            stdin=stdin,
-            stdout=out,
-            stderr=out,
-            env=environ,
-            pass_fds=(far_end.fileno(), *order.passed),
-            start_new_session=True,  # keeps the key that stops the agent from stopping this first
-        )
+    starting = asyncio.create_subprocess_exec(
+        *supervisor_words(order, far_end),
+        stdin=stdin,
+        stdout=out,
+        stderr=out,
+        env=environ,
+        pass_fds=(far_end.fileno(), *order.passed),
+        start_new_session=True,  # keeps the key that stops the agent from stopping this first
     )
+    return await started(starting, lambda process: stop(process, line))
+
+
+async def started(
+    starting: Coroutine[Any, Any, asyncio.subprocess.Process],
+    end: Callable[[asyncio.subprocess.Process], Awaitable[None]],
+) -> asyncio.subprocess.Process:
+    """Wait until a process has started. Cancellation meanwhile ends it, because it may already be running."""
+    task = asyncio.ensure_future(starting)
     try:
-        return await asyncio.shield(starting)
+        return await asyncio.shield(task)
     except asyncio.CancelledError:
-        await stop(await starting, line)
+        await end(await task)
         raise
+
+
+def kill(process: asyncio.subprocess.Process) -> None:
+    """Kill a process unless it has ended.
+
+    ``Process.kill`` first collects the exit status of a process that has just ended. asyncio then finds no
+    such process, logs a warning, and reports status 255. This looks without collecting."""
+    with contextlib.suppress(ProcessLookupError, ChildProcessError):
+        if not hasattr(os, "waitid"):
+            process.kill()
+        elif (
+            process.returncode is None
+            and os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None
+        ):
+            os.kill(process.pid, signal.SIGKILL)
 
 
 async def _wait_for(
@@ -259,9 +282,7 @@ async def stop(process: asyncio.subprocess.Process, line: socket.socket) -> None
     try:
         await asyncio.wait({asyncio.ensure_future(process.wait())}, timeout=TERM_GRACE + _SUPERVISOR_GRACE)
     finally:
-        if process.returncode is None:
-            with contextlib.suppress(ProcessLookupError):
-                process.kill()
+        kill(process)
         await process.wait()  # also without a waiting caller: the loop may end next
 
 

@@ -23,7 +23,7 @@ from fsm_agent.support.redaction import bare_environment
 from fsm_agent.support.threads import in_daemon_thread
 from fsm_agent.support.untrusted import wrap_untrusted
 from fsm_agent.tools import Tool, ToolFailure, tool
-from fsm_agent.toolsets.process import readable
+from fsm_agent.toolsets.process import kill, readable, started
 
 if TYPE_CHECKING:
     import httpx2
@@ -107,22 +107,25 @@ async def _from_html(page: str, address: str, whole: bool, seconds: float) -> st
         "whole" if whole else "main",
     )
     pipe = asyncio.subprocess.PIPE
-    worker = await asyncio.create_subprocess_exec(
+    starting = asyncio.create_subprocess_exec(
         *command, stdin=pipe, stdout=pipe, stderr=asyncio.subprocess.DEVNULL, env=bare_environment()
     )
+    worker = await started(starting, _end)
     try:
         async with asyncio.timeout(seconds):
             text, _ = await worker.communicate(page.encode("utf-8", "replace"))
     except TimeoutError:
         raise ToolFailure(f"{address}: the page could not be read within {seconds:g} seconds.") from None
     finally:
-        if worker.returncode is None:
-            with contextlib.suppress(ProcessLookupError):
-                worker.kill()
-            await worker.wait()
+        await _end(worker)
     if worker.returncode:
         raise ToolFailure(f"{address}: the page could not be read.")
     return text.decode("utf-8", "replace")
+
+
+async def _end(worker: asyncio.subprocess.Process) -> None:
+    kill(worker)
+    await worker.wait()
 
 
 PAGE = 40_000

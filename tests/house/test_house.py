@@ -204,6 +204,7 @@ def test_one_worker_runs_every_file() -> None:
     assert ran == wanted
 
 
+INSTALLING = ("install", "installer.txt", "testing.txt")
 OLD = "#!/bin/sh\nexit 1\n"
 WITHOUT_VENV = '#!/bin/sh\ncase "$2" in *venv*) exit 1;; esac\n'
 OFFLINE = f"""#!/bin/sh
@@ -232,7 +233,7 @@ chmod +x $3/bin/python
 )
 def test_what_is_missing_is_said_in_one_line(python: str, said: str, tmp_path: Path) -> None:
     (tmp_path / "requirements").mkdir()
-    for name in ("Makefile", "pyproject.toml", "requirements/testing.txt"):
+    for name in ("Makefile", "pyproject.toml", *(f"requirements/{name}" for name in INSTALLING)):
         shutil.copy(ROOT / name, tmp_path / name)
     program = tmp_path / "python"
     program.write_text(python)

@@ -6,6 +6,7 @@ import asyncio
 import os
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,7 @@ import pytest
 from fsm_agent.errors import ConfigError
 from fsm_agent.toolsets import toolset
 from fsm_agent.toolsets.files import resolve
-from fsm_agent.toolsets.process import HEAD, TAIL
+from fsm_agent.toolsets.process import HEAD, TAIL, kill
 from fsm_agent.toolsets.terminal import run_shell
 from tests.helpers.processes import alive, children
 from tests.helpers.toolbench import ToolBench
@@ -254,6 +255,25 @@ asyncio.run(run_shell(command, pathlib.Path("."), 60))
     agent.wait()
     for file in files:
         ends(int(file.read_text()))
+
+
+def test_a_process_that_has_just_ended_keeps_its_exit_status(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is killed after its end and before asyncio has read its status."""
+    killed, collect = threading.Event(), os.waitpid
+
+    def late(pid: int, options: int) -> tuple[int, int]:
+        assert killed.wait(PATIENCE)
+        return collect(pid, options)
+
+    async def status() -> int:
+        process = await asyncio.create_subprocess_exec(sys.executable, "-IS", "-c", "raise SystemExit(3)")
+        os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
+        kill(process)
+        killed.set()
+        return await process.wait()
+
+    monkeypatch.setattr(os, "waitpid", late)
+    assert asyncio.run(status()) == 3
 
 
 @pytest.mark.behaviour("EXEC-37")

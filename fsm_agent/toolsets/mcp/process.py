@@ -58,8 +58,7 @@ class ServerProcess:
                 self._ask()
                 await self._has_ended(2 * GRACE + SETTLE)
         finally:
-            with contextlib.suppress(ProcessLookupError):
-                self.process.kill()
+            supervised.kill(self.process)
             if self.line is not None:
                 self.line.close()
         await self._has_ended(GRACE)

@@ -17,8 +17,7 @@ in_memory = $(shell [ "$$(df -Pk /dev/shm 2>/dev/null | awk 'NR == 2 {print $$4}
 	! grep -q ' /dev/shm .*noexec' /proc/mounts && echo PYTEST_DEBUG_TEMPROOT=/dev/shm)
 
 # What measures the clock, or drives programs that need a core of their own, has the machine to itself.
-ALONE := tests/peers/test_llamacpp.py tests/peers/test_mcp_servers.py tests/browser/test_page.py \
-	tests/security/test_loop_is_not_held.py
+ALONE := tests/peers/test_mcp_servers.py tests/browser/test_page_speed.py tests/security/test_loop_is_not_held.py
 
 # Many tests start a Python of their own; without compiled files each of them compiles the whole package.
 COMPILED := PYTHONDONTWRITEBYTECODE=

@@ -161,13 +161,6 @@ def name_of(request: Any) -> str:
     return ""
 
 
-def has_intent(request: Any) -> bool:
-    """Return whether the journal records the request while it is in flight."""
-    kind: type = type(request)
-    declared = declaration_of(kind).intent
-    return effect_of(request) != "pure" if declared is None else declared
-
-
 def flush_of(request: Any) -> Flush:
     """Return what must be on disk before the request is performed."""
     return request.flush if isinstance(request, Request) else BY_EFFECT[effect_of(request)]

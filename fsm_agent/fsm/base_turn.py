@@ -60,9 +60,7 @@ class BaseTurn:
         self.counts = {counter.name: self.counts.get(counter.name, 0) for counter in table.counters}
         flags = {counter.name: 1 for counter in table.counters if counter.flag}
         self.limits = {**flags, **self.usual_limits, **self.limits}
-        needed = {atom.limit for row in table.rows for atom in row.guard.atoms()}
-        needed |= {inner.most for inner in table.inner.values() if inner.most}
-        if missing := sorted(needed - self.limits.keys()):
+        if missing := sorted(table.limit_names - self.limits.keys()):
             raise ConfigError(
                 f"{type(self).__name__} has no limit for this", missing[0], "limits={name: maximum}"
             )

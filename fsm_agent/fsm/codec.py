@@ -67,7 +67,7 @@ class Codec:
 
 def dumps(value: object) -> str:
     """Return ASCII JSON, so that a lone surrogate, which models do write, survives in a UTF-8 file."""
-    return "".join(_encoded(value, 0))
+    return "".join(pieces(value, 0))
 
 
 def _plain(value: object) -> object:
@@ -83,7 +83,7 @@ def _plain(value: object) -> object:
     raise TypeError(f"a {type(value).__name__} is not a JSON value: {value!r:.80}")
 
 
-_encoded = compact_encoder(_plain, ascii_only=True)
+pieces = compact_encoder(_plain, ascii_only=True)
 
 
 @functools.cache

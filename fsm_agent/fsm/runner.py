@@ -61,6 +61,7 @@ from collections.abc import (
     Sequence,
 )
 from dataclasses import dataclass
+from types import GeneratorType
 from typing import Any, NamedTuple, Self
 
 from fsm_agent.errors import ForbiddenChange, JournalError, UndeclaredEvent
@@ -235,7 +236,7 @@ class Runner(Stepping):
         """Begin a visit of the turn's current state."""
         self._state_guard, self._entered = StateGuard.of(self.turn), time.perf_counter()
         visit: Any = self.states[self.turn.state](self.turn)
-        if isinstance(visit, Generator):
+        if isinstance(visit, GeneratorType):
             self._visit, self._reply, self._ordinal = visit, None, 0
             return visit
         raise TypeError(

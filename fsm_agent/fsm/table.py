@@ -394,6 +394,12 @@ class Table:
             text += repr((state, [(table.name, table.digest) for table in inner.tables], inner.most))
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
+    @cached_property
+    def limit_names(self) -> frozenset[str]:
+        """The limits that a turn of this table needs: those of guards and of inner tables."""
+        inner = {one.most for one in self.inner.values() if one.most}
+        return frozenset(inner.union(atom.limit for row in self.rows for atom in row.guard.atoms()))
+
     def _macro_lines(self) -> Iterator[Line]:
         for event, exits in self.macros:
             for state in self.states:

@@ -240,7 +240,8 @@ class ChatReply:
         if not isinstance(chunk, dict) or not chunk:
             return
         self._sink.alive()
-        self._model = text_of(chunk.get("model")) or self._model
+        if self._model is None:
+            self._model = text_of(chunk.get("model")) or None
         if usage := chunk.get("usage"):
             self.usage = usage_from(usage) or self.usage
         match chunk.get("choices"):

@@ -115,7 +115,7 @@ def _first(*values: Any) -> int:
 def _says(wire: Any, *names: str) -> TypeGuard[Mapping[str, Any]]:
     """Return whether the object has any of these counts, and all of them are plausible. One impossible figure
     makes the others worthless."""
-    counts = [wire[name] for name in names if wire.get(name) is not None] if isinstance(wire, Mapping) else []
+    counts = [wire[name] for name in names if wire.get(name) is not None] if isinstance(wire, dict) else []
     return bool(counts) and all(map(_is_count, counts))
 
 

@@ -21,8 +21,9 @@ from collections.abc import Callable, Hashable, Iterable, Mapping
 from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import replace
+from itertools import chain
 from types import ModuleType
-from typing import Any, ClassVar, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from fsm_agent.conversation.effects import Failure, ModelRequest
 from fsm_agent.conversation.messages import ModelReply
@@ -46,6 +47,9 @@ from fsm_agent.providers.transport import (
 from fsm_agent.runtime.clock import Deadline
 from fsm_agent.runtime.ports import StreamSink
 from fsm_agent.support.texts import OverlyNestedError, json_of
+
+if TYPE_CHECKING:
+    import httpx2
 
 # Clients shared by ports: one per loop, address, key, and set of headers. Making a client takes longer than a
 # request to a nearby server.
@@ -324,9 +328,10 @@ class SdkPort(ABC):
                 deadline.look_again()
         return None
 
-    def _tell_limits(self, headers: Mapping[str, str], sink: StreamSink) -> None:
+    def _tell_limits(self, headers: httpx2.Headers, sink: StreamSink) -> None:
         """Notify once when a provider's limit is nearly used up; again only after it has recovered."""
-        words = describe_low_limits(headers, self._now())
+        named = b"ratelimit" in b"".join(chain.from_iterable(headers.raw)).lower()  # most replies name none
+        words = describe_low_limits(headers, self._now()) if named else ""
         if words and not self._scarce:
             sink.notice(f"the provider's limit is nearly used up: {words}")
         self._scarce = bool(words)

@@ -19,6 +19,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Callable, Hashable, I
 from contextlib import suppress
 from contextvars import ContextVar
 from io import BytesIO
+from itertools import chain
 from typing import Any, ClassVar, NoReturn, Self
 
 import aiohttp
@@ -299,9 +300,11 @@ class AioTransport(httpx2.AsyncBaseTransport):
 
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
         """Send a request and return the response with its body unread. Raises httpx2's errors."""
-        headers = CIMultiDict([(name.decode(), value.decode()) for name, value in request.headers.raw])
-        if _ILLEGAL.search(" ".join(headers.values())):
+        given = request.headers.raw
+        lines = b"\n".join(chain.from_iterable(given)).decode().split("\n")  # at once: this is done often
+        if len(lines) != 2 * len(given) or _ILLEGAL.search(" ".join(lines)):
             raise httpx2.LocalProtocolError("a header has a line break in it")
+        headers = CIMultiDict(zip(lines[::2], lines[1::2], strict=True))
         through: dict[str, Any] = {}
         if self._proxy is not None:
             through = {"proxy": str(self._proxy.url)}
@@ -322,12 +325,15 @@ class AioTransport(httpx2.AsyncBaseTransport):
             )
         except Exception as error:
             _raise_translated(error)
-        return httpx2.Response(
+        answer = httpx2.Response(
             response.status,
             headers=response.raw_headers,
             stream=AioBody(response),
             extensions={"http_version": b"HTTP/1.1", "reason_phrase": (response.reason or "").encode()},
         )
+        if b"".join(chain.from_iterable(response.raw_headers)).isascii():
+            answer.headers.encoding = "ascii"  # otherwise each header is decoded twice
+        return answer
 
     async def aclose(self) -> None:
         """Release the connections."""

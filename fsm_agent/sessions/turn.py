@@ -247,10 +247,15 @@ class DurableTurn(Stepping, Generic[Result]):
         try:
             with running(self.gate.stream), self.gate.stepping(), self._log.fence:
                 while True:
-                    await self._begin_step()
-                    if (happened := await self._end_step(await self._runner.step_into())) is None:
+                    if not self._holding or self.gate.debugger is not None or self._log.looked_at:
+                        await self._begin_step()
+                    happened = await self._runner.step_into()
+                    if type(happened) is Exchange:  # the usual case: three of four
+                        self.gate.stream.publish(happened)
+                        continue
+                    if await self._end_step(happened) is None:
                         break
-                    if leaving is not None and isinstance(happened, Step) and leaving():
+                    if leaving is not None and leaving():
                         self._log.at_rest()
                         await self._store.suspend(self._log.fence)
                         return False

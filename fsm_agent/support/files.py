@@ -46,17 +46,20 @@ def touch(path: Path) -> None:
     os.close(private_file(path, os.O_RDWR | os.O_CREAT))
 
 
-def write_new(path: Path, content: bytes) -> None:
-    """Create a file that is complete as soon as it exists; keep one that another process created first.
-    Raises ``OSError``."""
+def write_new(path: Path, content: bytes) -> bool:
+    """Create a file that is complete as soon as it exists, and return true; or keep one that another process
+    created first. Raises ``OSError``."""
     draft = path.with_name(f".{path.name}.{os.getpid()}-{threading.get_ident()}.new")
     try:
         with open(private_file(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), "wb") as file:
             file.write(content)
             file.flush()
             os.fsync(file.fileno())
-        with contextlib.suppress(FileExistsError):
+        try:
             os.link(draft, path)
+        except FileExistsError:
+            return False
+        return True
     finally:
         draft.unlink(missing_ok=True)
 

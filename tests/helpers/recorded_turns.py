@@ -91,15 +91,16 @@ def _history(chance: random.Random) -> list[dict[str, Any]]:
 
 
 def _reply(chance: random.Random) -> Any:
-    calls = [
-        call("measure", {"place": chance.choice(WORDS)}),
-        call("close", {"bridge": chance.choice(("mill", "north"))}),
-        call("todo", {"todos": [{"content": _words(chance, 2, 5), "status": "pending", "id": "1"}]}),
-        call("unknown", {}),
-    ]
+    place, bridge, words = chance.choice(WORDS), chance.choice(("mill", "north")), _words(chance, 2, 5)
+    calls = (
+        lambda: call("measure", {"place": place}),
+        lambda: call("close", {"bridge": bridge}),
+        lambda: call("todo", {"todos": [{"content": words, "status": "pending", "id": "1"}]}),
+    )
     kinds = (
         (8, lambda: text(_words(chance, 5, 80))),
-        (8, lambda: tools(*chance.sample(calls[:3], chance.randint(1, 3)))), (1, lambda: tools(calls[3])),
+        (8, lambda: tools(*(make() for make in chance.sample(calls, chance.randint(1, 3))))),
+        (1, lambda: tools(call("unknown", {}))),
         (1, blank), (1, lambda: length(_words(chance, 5, 20))),
         (1, lambda: cut_tool_call("measure", '{"place": "mi')),
         (1, lambda: bad_json("measure", '{"place": }')),

@@ -248,8 +248,10 @@ def option_fields(ask: Ask) -> dict[str, Any]:
 
 def hosted_tools_of(ask: Ask) -> list[tuple[HostedTool, Mapping[str, Any]]]:
     """Return the requested hosted tools that the provider has, each with the user's options."""
+    if not (wanted := ask.options.hosted_tools):
+        return []
     tools = hosted_tools(ask.runtime)
-    return [(tools[name], given) for name, given in ask.options.hosted_tools.items() if name in tools]
+    return [(tools[name], given) for name, given in wanted.items() if name in tools]
 
 
 def all_tools(ask: Ask) -> bytes | None:

@@ -333,6 +333,32 @@ VERSIONS: tuple[tuple[str, ...], ...] = (
 )
 
 
+# The full-text index of a SQLite file: an FTS5 table beside the messages, filled up to a mark. It can be
+# built again at any time, so it has a format of its own and is in no version of the tables.
+
+
+INDEX, MARK, FORMAT_MARK = "message_index", "message_index", "message_index_format"
+INDEX_FORMAT = 2
+"""Version of ``text_analysis.columns``; another number rebuilds the index."""
+SET_MARK = "INSERT OR REPLACE INTO marks VALUES (?, ?)"
+
+
+def create_index(c: SqlConnection) -> None:
+    """Create the empty index. Raises ``StoreError`` when this SQLite has no full-text search."""
+    try:
+        c.execute(
+            f"CREATE VIRTUAL TABLE {INDEX} USING fts5(words, chars, tags, content='', columnsize=0,"
+            " tokenize='unicode61 remove_diacritics 0')"
+        )
+    except sqlite3.OperationalError as error:
+        if "no such module" not in str(error):
+            raise
+        raise StoreError(
+            "sessions cannot be searched: the SQLite of this Python was built without FTS5"
+        ) from error
+    c.executemany(SET_MARK, [(MARK, 0), (FORMAT_MARK, INDEX_FORMAT)])
+
+
 # The tables in the newest version of the schema.
 
 

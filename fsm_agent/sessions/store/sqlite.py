@@ -35,6 +35,7 @@ from fsm_agent.sessions.store.schema import (
     Versions,
     application_id,
     as_store_error,
+    create_index,
     format_of,
     look_through,
     looking,
@@ -322,7 +323,7 @@ class SqliteDatabase(SqliteWriter):
 
     def _create(self) -> None:
         try:
-            write_new(self.path, _empty_database(self.versions))
+            self._looked_through = write_new(self.path, _empty_database(self.versions))
         except OSError:  # no hard links in this file system: create the tables in the empty file
             touch(self.path)
 
@@ -416,9 +417,11 @@ def _closed_when_it_fails(connection: sqlite3.Connection) -> Iterator[sqlite3.Co
 @functools.cache
 def _empty_database(versions: Versions) -> bytes:
     """Return the bytes of a database without rows. A new file begins with them, because running the
-    statements of all versions takes several milliseconds."""
+    statements of all versions and creating the index takes ten milliseconds."""
     with contextlib.closing(sqlite3.connect(":memory:", isolation_level=None)) as connection:
         _upgrade(connection, versions, 0)
+        with contextlib.suppress(StoreError):  # raised again at the first search
+            create_index(connection)
         return connection.serialize()
 
 

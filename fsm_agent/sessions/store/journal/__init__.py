@@ -77,7 +77,6 @@ from fsm_agent.request import (
     declaration_of,
     effect_of,
     flush_of,
-    has_intent,
     list_entry,
     reusable,
 )
@@ -269,7 +268,9 @@ class TurnLog:
             known = [self._recorded_reply(exchange, place, request) for place, request in enumerate(requests)]
         begun = {}
         for place, request in enumerate(requests):
-            if known[place] is UNKNOWN and has_intent(request):
+            kind: type = type(request)
+            intent = declaration_of(kind).intent
+            if known[place] is UNKNOWN and (effect_of(request) != "pure" if intent is None else intent):
                 begun[exchange.seq, exchange.ordinal, place] = self._asked_row(exchange, place, request)
         if not begun:
             return self._without_store(exchange, known) if self.problem else known

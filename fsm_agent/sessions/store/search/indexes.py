@@ -10,6 +10,14 @@ from typing import Protocol
 
 from fsm_agent.errors import StoreError
 from fsm_agent.sessions.store.database import Database, SqlConnection
+from fsm_agent.sessions.store.schema import (
+    FORMAT_MARK,
+    INDEX,
+    INDEX_FORMAT,
+    MARK,
+    SET_MARK,
+    create_index,
+)
 from fsm_agent.sessions.store.search.text_analysis import (
     IS_DAMAGED,
     IndexQuery,
@@ -55,16 +63,8 @@ def full_text(database: Database) -> FullText:
 # An FTS5 table beside the messages, filled up to a mark. It holds no copy of the messages (``content=''``).
 
 
-INDEX, MARK, FORMAT_MARK = "message_index", "message_index", "message_index_format"
-FORMAT = 2
-"""Version of ``text_analysis.columns``; another number rebuilds the index."""
 DAMAGED = -1
 """Replaces the format when the index cannot be opened."""
-
-_CREATE = (
-    f"CREATE VIRTUAL TABLE {INDEX} USING fts5(words, chars, tags, content='', columnsize=0,"
-    " tokenize='unicode61 remove_diacritics 0')"
-)
 
 
 class SqliteIndex:
@@ -77,7 +77,9 @@ class SqliteIndex:
     def index_batch(self, connection: SqlConnection, rows: int, chars: int) -> bool:
         """Index at most ``rows`` messages of about ``chars`` characters, and return whether there may be
         more. Runs as a job of the writer. Raises ``StoreError`` when this SQLite has no full-text search."""
-        _prepare(connection)
+        if not _there(connection):
+            _drop(connection)
+            create_index(connection)
         first = _mark(connection, MARK)
         found = connection.execute(
             "SELECT m.id, m.role, m.session, m.at, s.kind, m.body, m.body_crc FROM messages m"
@@ -114,7 +116,7 @@ class SqliteIndex:
 
 def _there(connection: SqlConnection) -> bool:
     """Return whether a usable index exists."""
-    return _mark(connection, FORMAT_MARK) == FORMAT
+    return _mark(connection, FORMAT_MARK) == INDEX_FORMAT
 
 
 def _insert(connection: SqlConnection, batch: list[tuple[int, str, str, str]]) -> None:
@@ -152,22 +154,6 @@ def _drop(connection: SqlConnection) -> None:
     connection.execute("PRAGMA writable_schema = RESET")
 
 
-def _prepare(connection: SqlConnection) -> None:
-    if _there(connection):
-        return
-    _drop(connection)
-    try:
-        connection.execute(_CREATE)
-    except sqlite3.OperationalError as error:
-        if "no such module" not in str(error):
-            raise
-        raise StoreError(
-            "sessions cannot be searched: the SQLite of this Python was built without FTS5"
-        ) from error
-    _set_mark(connection, MARK, 0)
-    _set_mark(connection, FORMAT_MARK, FORMAT)
-
-
 def _newest(connection: SqlConnection) -> int:
     return int(connection.execute("SELECT MAX(id) FROM messages").fetchone()[0] or 0)
 
@@ -179,7 +165,7 @@ def _mark(connection: SqlConnection, name: str) -> int:
 
 
 def _set_mark(connection: SqlConnection, name: str, value: int) -> None:
-    connection.execute("INSERT OR REPLACE INTO marks VALUES (?, ?)", (name, value))
+    connection.execute(SET_MARK, (name, value))
 
 
 # ----------------------------------------------------------------------------------------------------

@@ -60,10 +60,6 @@ class TurnLike(Protocol):
         """Set ``counter`` to 0."""
         ...
 
-    def counters(self) -> dict[str, int]:
-        """Return a copy of all counters by name."""
-        ...
-
     def dump(self) -> dict[str, object]:
         """Return what people see of the turn, as JSON values."""
         ...
@@ -76,6 +72,10 @@ class RunnableTurn(TurnLike, Protocol):
     turn_id: str
     limits: dict[str, int]
     last_transition: Row | None
+
+    def counters(self) -> dict[str, int]:
+        """Return a copy of all counters by name."""
+        ...
 
     def put_back(self, counters: Mapping[str, int], limits: Mapping[str, int]) -> None:
         """Restore these counters and limits, whatever they are now."""
@@ -128,19 +128,20 @@ class Machine:
         of the line is open and, on an unverified table, ``TableError`` when two are. In each case the turn is
         unchanged."""
         row, guards = self.choose(turn, event)
-        before = turn.counters()
+        before = {counter: turn.count(counter) for counter in (*row.resets, *row.spends)}
+        after = dict(before)
         for counter in row.resets:
-            if before[counter]:
+            if after[counter]:
                 turn.reset(counter)
+                after[counter] = 0
         for counter in row.spends:
             turn.spend(counter)
-        after = turn.counters()
+            after[counter] += 1
         turn.state = row.dest
         turn.seq += 1
         if EVERYWHERE.hears(RowTaken):
             EVERYWHERE.publish(RowTaken(self.table, row))
-        touched = dict.fromkeys((*row.resets, *row.spends))
-        changes = [(one, before[one], after[one]) for one in touched if before[one] != after[one]]
+        changes = [(name, was, after[name]) for name, was in before.items() if was != after[name]]
         return Move(row, guards, tuple(changes))
 
     def choose(self, turn: TurnLike, event: str | None) -> tuple[Row, tuple[tuple[str, bool], ...]]:

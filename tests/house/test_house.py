@@ -4,6 +4,7 @@ make."""
 from __future__ import annotations
 
 import ast
+import os
 import re
 import shutil
 import subprocess
@@ -245,3 +246,19 @@ def test_what_is_missing_is_said_in_one_line(python: str, said: str, tmp_path: P
     assert done.returncode == 2
     lines = [line for line in done.stderr.splitlines() if not line.startswith(("make", "the lock is for"))]
     assert lines == [said.format(python=program)]
+
+
+UV = '#!/bin/sh\necho "uv installs $7 from $UV_DEFAULT_INDEX"\nexit {status}\n'
+PIP = '#!/bin/sh\n[ "$3" = config ] && echo https://index.test || echo "pip installs $6"\n'
+
+
+@pytest.mark.parametrize("status", [0, 1])
+def test_uv_installs_from_the_index_of_pip_and_pip_does_where_uv_fails(status: int, tmp_path: Path) -> None:
+    for name, script in (("uv", UV.format(status=status)), ("python", PIP)):
+        (tmp_path / name).write_text(script)
+        (tmp_path / name).chmod(0o755)
+    install = [ROOT / "requirements" / "install", tmp_path, "--editable", "."]
+    path = {"PATH": os.environ["PATH"]}
+    lines = subprocess.run(install, env=path, capture_output=True, text=True, check=False).stdout.splitlines()
+    assert lines[0] == "uv installs . from https://index.test"
+    assert lines[1:] == (["uv failed: with pip, which takes longer", "pip installs ."] if status else [])

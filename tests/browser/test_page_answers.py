@@ -98,6 +98,19 @@ def test_orders_are_carried_out_in_the_order_in_which_they_were_given(browser: B
     looks_at(page, "9 of 9")
 
 
+def test_two_kinds_of_requests_that_are_ticked_at_once_are_both_held(browser: Browser, home: Path) -> None:
+    workshop = workshop_of(home, paced(6, 0.0))
+    page = browser.open(browser.serve(workshop, workshop.start("go").id).url)
+    choose(page, "Breaks")
+    delayed = Delayed(page, "/orders/hold$")
+    boxes = [page.get_by_label(f"before each {what}") for what in ("request to the model", "call of a tool")]
+    for box in boxes:
+        box.click()
+    delayed.release()
+    for box in boxes:
+        expect(box).to_be_checked()
+
+
 def test_a_late_answer_about_the_forked_turn_does_not_reach_the_page(browser: Browser, home: Path) -> None:
     workshop = own(home)
     first = workshop.start("Say what a cat is.").id

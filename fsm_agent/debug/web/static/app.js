@@ -48,6 +48,7 @@ function App({ hello }) {
   const [theme, turnTheme] = useTheme();
   const searching = useRef(null);
   const greeted = useRef(false);
+  const held = useRef([]); // the kinds of requests that are held back, as last heard
   const told = useRef({ status: 0, breakpoints: 0 }); // how often: an answer that was on its way meanwhile is older
   const moves = useMemo(() => new Moves(turn, () => setVersion((n) => n + 1)), [turn]);
   current.moves = moves;
@@ -61,12 +62,18 @@ function App({ hello }) {
   };
   const failed = (error) => setProblem(error.message);
   refused.tell = setProblem;
+  const tellStatus = (change) =>
+    setStatus((before) => {
+      const after = change(before);
+      held.current = after?.hold || [];
+      return after;
+    });
   const load = async () => {
     const before = { ...told.current };
     const said = await get(turnPath(turn));
     if (left()) return;
     setInfo(said);
-    if (before.status === told.current.status) setStatus(said.status);
+    if (before.status === told.current.status) tellStatus(() => said.status);
     setCount((known) => Math.max(known, said.count));
     if (before.breakpoints === told.current.breakpoints) setBreakpoints((broken.current = said.breakpoints));
     setVisits(visitsOf(said.taken, hello.states[0]));
@@ -79,7 +86,7 @@ function App({ hello }) {
     const again = new URLSearchParams(location.search).get("turn") === turn;
     if (!again) history.replaceState(null, "", `/?turn=${encodeURIComponent(turn)}`);
     setInfo(null);
-    setStatus(null);
+    tellStatus(() => null);
     setBreakpoints([]);
     setVisits(visitsOf([], hello.states[0]));
     setCount(0);
@@ -111,7 +118,7 @@ function App({ hello }) {
     setLost("");
     if (data.status) {
       told.current.status += 1;
-      setStatus(data.status);
+      tellStatus(() => data.status);
     }
     if (kind === "moved") {
       told.current.status += 1;
@@ -135,7 +142,12 @@ function App({ hello }) {
 
   const order = (name, body = {}) => {
     setProblem("");
-    return post(turnPath(turn, `/orders/${name}`), body).then(() => name === "hold" && setStatus((before) => ({ ...before, hold: body.kinds })), failed);
+    return post(turnPath(turn, `/orders/${name}`), body).catch(failed);
+  };
+  const onHold = (change) => {
+    let kinds;
+    setProblem("");
+    post(turnPath(turn, "/orders/hold"), () => ({ kinds: (kinds = change(held.current)) })).then(() => left() || tellStatus((before) => ({ ...before, hold: kinds })), failed);
   };
   const alive = status && !["ended", "idle"].includes(status.phase);
   const running = status?.phase === "running";
@@ -239,7 +251,7 @@ function App({ hello }) {
         ${look === null && html`<${Ending} info=${info} />`}
       </div>
       <${Inspector} ...${shared} tab=${tab} onTab=${setTab} running=${running} targets=${hello.targets} names=${hello.names} onBreakpoints=${setBreaks} logs=${logs}
-        holds=${hello.holds} hold=${status?.hold || []} onHold=${(kinds) => order("hold", { kinds })} /></div>
+        holds=${hello.holds} hold=${status?.hold || []} onHold=${onHold} /></div>
     </main>
     ${compared && html`<${Compare} left=${compared.left} right=${compared.right} states=${hello.states} rows=${hello.rows} onClose=${() => setCompared(null)} onOpen=${open} />`}
     ${dialogs}`;

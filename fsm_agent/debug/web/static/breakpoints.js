@@ -43,7 +43,7 @@ export function Breakpoints({ turn, breakpoints, targets, names, onBreakpoints, 
     ${breakpoints.length === 0 && html`<p class="quiet">None.</p>`}
     <h3><${Term} word="hold">Ask me first<//></h3>
     <p class="quiet">Hold a request back: see exactly what would go out, send it, change it, or answer it by hand.</p>
-    ${holds.map((name) => html`<label class="check"><input type="checkbox" disabled=${Boolean(dead)} title=${dead || ""} checked=${hold.includes(name)} onChange=${(event) => onHold(event.currentTarget.checked ? [...hold, name] : hold.filter((other) => other !== name))} /> before ${HELD[name]}</label>`)}
+    ${holds.map((name) => html`<label class="check"><input type="checkbox" disabled=${Boolean(dead)} title=${dead || ""} checked=${hold.includes(name)} onChange=${(event) => onHold(event.currentTarget.checked ? (all) => [...all, name] : (all) => all.filter((other) => other !== name))} /> before ${HELD[name]}</label>`)}
     <h3>Notes <span class="quiet">of <${Term} word="logpoint">logpoints<//></span></h3>
     ${logs.length === 0 ? html`<p class="quiet">None yet.</p>` : html`<ol class="logs">${logs.slice(-200).map((one) => html`<li><span class="num quiet">${one.seq}</span> ${one.text}</li>`)}</ol>`}
   </div>`;

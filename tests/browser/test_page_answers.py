@@ -106,7 +106,10 @@ def test_two_kinds_of_requests_that_are_ticked_at_once_are_both_held(browser: Br
     boxes = [page.get_by_label(f"before each {what}") for what in ("request to the model", "call of a tool")]
     for box in boxes:
         box.click()
-    delayed.release()
+    with page.expect_response(lambda answer: '"tool"' in (answer.request.post_data or "")):
+        delayed.release()
+    page.reload()
+    choose(page, "Breaks")
     for box in boxes:
         expect(box).to_be_checked()
 

@@ -10,6 +10,9 @@
 Each worker is a pytest process that takes one test file after the other, slowest first, so a file is imported
 by one worker only. Unknown options are passed to pytest unchanged.
 
+The commit chooses the examples of hypothesis, so that what a run finds is found again at its commit (see
+``tests.helpers.sample``), unless ``--hypothesis-seed`` does.
+
 CPU is user and system time of the workers and of every process that they started and waited for. The profile
 in ``benchmarks/measured/suite.json`` holds the CPU seconds of each test function that takes more than
 ``WORTH_NAMING``, the seconds of each file, and the seconds that a fixed piece of work took on the machine it
@@ -41,6 +44,8 @@ from pathlib import Path
 from typing import Any, NamedTuple, TextIO
 
 import pytest
+
+from tests.helpers import sample
 
 ROOT = Path(__file__).parents[2]
 PROFILES = ROOT / "benchmarks" / "measured"
@@ -182,7 +187,13 @@ class Run:
         with tempfile.TemporaryDirectory(prefix="suite-") as folder:
             place = Path(folder)
             (place / "queue").write_text("\n".join(self._files), encoding="utf-8")
-            own = ["-m", "pytest", "-p", "tests.helpers.suite"]
+            own = [
+                "-m",
+                "pytest",
+                "-p",
+                "tests.helpers.suite",
+                f"--hypothesis-seed={sample.seed('examples')}",
+            ]
             command = [sys.executable, *own, *self._options, *self._files]
             outputs = [(place / f"output-{n}").open("w+b") for n in range(self._workers)]
             processes = [

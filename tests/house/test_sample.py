@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
-import pytest
+import os
+from pathlib import Path
 
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.helpers.processes import ran
 from tests.helpers.sample import PART, one_of, sampled, sampled_seeds
 
+ROOT = Path(__file__).parents[2]
 COMMITS = [f"{number:040x}" for number in range(40)]
 
 
@@ -30,3 +37,20 @@ def test_a_case_that_found_a_bug_is_played_by_every_commit(monkeypatch: pytest.M
         monkeypatch.setenv("SAMPLE", commit)
         assert {3, 6} <= {*sampled(range(9), "some", always=[3, 6])}
         assert one_of("ab", "some") in (["a"], ["b"])
+
+
+@settings(max_examples=5)
+@given(number=st.integers())
+def test_a_number_is_drawn(number: int) -> None:
+    with open(os.environ.get("DRAWN", os.devnull), "a", encoding="utf-8") as drawn:
+        assert drawn.write(f"{number}\n")
+
+
+@pytest.mark.slow
+def test_the_examples_of_hypothesis_are_those_of_the_commit(tmp_path: Path) -> None:
+    drawn = []
+    for number, commit in enumerate((COMMITS[0], COMMITS[0], COMMITS[1])):
+        env = os.environ | {"SAMPLE": commit, "DRAWN": str(tmp_path / str(number))}
+        ran("-m", "tests.helpers.suite", "--workers", "1", "-k", "is_drawn", __file__, cwd=ROOT, env=env)
+        drawn.append((tmp_path / str(number)).read_text())
+    assert drawn[0] == drawn[1] != drawn[2]

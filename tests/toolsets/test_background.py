@@ -106,11 +106,12 @@ def test_a_handle_comes_at_once_and_the_report_in_front_of_the_next_message(agen
 
 
 def test_a_report_that_comes_while_the_turn_still_works_comes_with_its_next_result(agent: MakeAgent) -> None:
-    ended = threading.Event()
+    door, ended = Door(), threading.Event()
 
     @tool(effect="pure")
     def busy() -> str:
-        """Work until the other one is done."""
+        """Work until the other one is done, which does not end before."""
+        door.opened.set()
         assert ended.wait(PATIENCE)
         return "did my part"
 
@@ -120,10 +121,10 @@ def test_a_report_that_comes_while_the_turn_still_works_comes_with_its_next_resu
 
     lines: Lines = {
         "go": [later("a"), tools(call("busy")), text("both are done"), text("nothing new")],
-        "a": [text("A " * 30)],
+        "a": waits("a", "A " * 30),
     }
     requests: list[Any] = []
-    with agent(model=model(lines, requests), tools=[busy], callbacks={"event": heard}) as one:
+    with agent(model=model(lines, requests), tools=[busy, door.tool], callbacks={"event": heard}) as one:
         result = one.run_conversation("go")
         assert told(result)[1].startswith("did my part\n\n[Report on the task")
         assert "A A A" in told(result)[1]

@@ -29,9 +29,14 @@ if TYPE_CHECKING:
     from fsm_agent.sessions.store import Store
     from tests.helpers.harness import MakeAgent
 
-# Hypothesis judges a test by the clock on the wall, which says more about what else the machine does.
+# Hypothesis judges a test by the clock on the wall, which says more about what else the machine does. Where the
+# environment has CI, it would also try the same examples at every commit: hence its usual profile by name.
 settings.register_profile(
-    "brief", deadline=None, max_examples=30, suppress_health_check=[HealthCheck.too_slow]
+    "brief",
+    settings.get_profile("default"),
+    deadline=None,
+    max_examples=30,
+    suppress_health_check=[HealthCheck.too_slow],
 )
 settings.register_profile("at length", settings.get_profile("brief"), max_examples=most(400))
 settings.load_profile("brief")

@@ -1,5 +1,5 @@
 """How fast the page is: how soon a move is on it, how a long turn is scrubbed, how soon the first page comes.
-What they measure, a quiet machine could show: they have the machine to themselves."""
+They measure time, so they have the machine to themselves."""
 
 from __future__ import annotations
 

@@ -326,10 +326,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--ignore", action="append", default=[], help="leave out a folder or file")
     given, options = parser.parse_known_args(arguments)
-    places = [
-        option for option in options if (ROOT / option.split("::")[0]).exists() and option.startswith("tests")
-    ]
-    options = [option for option in options if option not in places]
+    places, options = divide(options)
     place = PROFILES / f"{given.profile}.json"
     profile = json.loads(place.read_text(encoding="utf-8")) if place.exists() else {}
     files = test_files(places or ["tests"], given.ignore, profile.get("files", {}))
@@ -345,6 +342,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print("\n".join(lines), file=sys.stderr)
         return status or 1
     return status
+
+
+def divide(options: Sequence[str]) -> tuple[list[str], list[str]]:
+    """The files and folders of tests among the options, and the other options."""
+    options = [option.removeprefix(f"{ROOT}/") for option in options]
+    places = [o for o in options if o.startswith("tests") and (ROOT / o.split("::")[0]).exists()]
+    return places, [option for option in options if option not in places]
 
 
 def test_files(places: Sequence[str], ignored: Sequence[str], known: Mapping[str, float]) -> list[str]:

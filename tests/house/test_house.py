@@ -18,7 +18,7 @@ import pytest
 
 from tests.helpers.rooms import BLOCK, budgets, imports_of_rooms, picture, sizes
 from tests.helpers.sources import ROOT, product, text, tree
-from tests.helpers.suite import Run
+from tests.helpers.suite import Run, divide
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 
@@ -203,6 +203,10 @@ def test_one_worker_runs_every_file() -> None:
         for name in re.findall(r"(?m)^def (test_\w+)", (ROOT / file).read_text())
     }
     assert ran == wanted
+
+
+def test_a_whole_path_is_a_place_too() -> None:
+    assert divide(["-k", "some", str(ROOT / FILES[0])]) == ([FILES[0]], ["-k", "some"])
 
 
 INSTALLING = ("install", "installer.txt", "testing.txt")

@@ -49,8 +49,8 @@ def test_a_number_is_drawn(number: int) -> None:
 @pytest.mark.slow
 def test_the_examples_of_hypothesis_are_those_of_the_commit(tmp_path: Path) -> None:
     drawn = []
-    for number, commit in enumerate((COMMITS[0], COMMITS[0], COMMITS[1])):
-        env = os.environ | {"SAMPLE": commit, "DRAWN": str(tmp_path / str(number))}
+    for number, (commit, ci) in enumerate([(COMMITS[0], ""), (COMMITS[0], "true"), (COMMITS[1], "true")]):
+        env = os.environ | {"SAMPLE": commit, "DRAWN": str(tmp_path / str(number)), "CI": ci}
         ran("-m", "tests.helpers.suite", "--workers", "1", "-k", "is_drawn", __file__, cwd=ROOT, env=env)
         drawn.append((tmp_path / str(number)).read_text())
     assert drawn[0] == drawn[1] != drawn[2]

@@ -233,8 +233,9 @@ def test_the_wheel_works_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     work, environment = tmp_path / "work", clean_environment(tmp_path)
     work.mkdir()
     python = f"{tmp_path}/venv/bin/python"
-    shell(f"{sys.executable} -m venv {tmp_path}/venv", work, environment)
-    shell(f"{python} -m pip install -q --disable-pip-version-check --no-compile {wheel}", work, environment)
+    shell(f"{sys.executable} -m venv --without-pip {tmp_path}/venv", work, environment)
+    install = f"{ROOT}/requirements/install {Path(sys.executable).parent}"
+    shell(f"{install} {wheel}", work, {**environment, "PIP_PYTHON": python})
     answer = shell(
         f"{tmp_path}/venv/bin/fsm-agent run -q --model offline:demo 'what is 6*7?'", work, environment
     ).stdout

@@ -252,7 +252,7 @@ def test_what_is_missing_is_said_in_one_line(python: str, said: str, tmp_path: P
     assert lines == [said.format(python=program)]
 
 
-UV = '#!/bin/sh\necho "uv installs $7 from $UV_DEFAULT_INDEX"\nexit {status}\n'
+UV = '#!/bin/sh\necho "uv installs $7 from $UV_DEFAULT_INDEX for $5"\nexit {status}\n'
 PIP = '#!/bin/sh\n[ "$3" = config ] && echo https://index.test || echo "pip installs $6"\n'
 
 
@@ -262,7 +262,8 @@ def test_uv_installs_from_the_index_of_pip_and_pip_does_where_uv_fails(status: i
         (tmp_path / name).write_text(script)
         (tmp_path / name).chmod(0o755)
     install = [ROOT / "requirements" / "install", tmp_path, "--editable", "."]
-    path = {"PATH": os.environ["PATH"]}
-    lines = subprocess.run(install, env=path, capture_output=True, text=True, check=False).stdout.splitlines()
-    assert lines[0] == "uv installs . from https://index.test"
+    env = {"PATH": os.environ["PATH"], **({"PIP_PYTHON": "other/python"} if status else {})}
+    lines = subprocess.run(install, env=env, capture_output=True, text=True, check=False).stdout.splitlines()
+    python = "other/python" if status else tmp_path / "python"
+    assert lines[0] == f"uv installs . from https://index.test for {python}"
     assert lines[1:] == (["uv failed: with pip, which takes longer", "pip installs ."] if status else [])

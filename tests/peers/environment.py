@@ -21,6 +21,7 @@ from uuid import uuid4
 
 ROOT = Path(__file__).resolve().parents[2] / ".peers"
 """Ignored by git. Remove a folder in it to reinstall that peer."""
+INSTALL = ROOT.parent / "requirements" / "install"
 SECONDS = 300
 """For the slowest download that is waited for."""
 
@@ -46,11 +47,11 @@ def peer_python(distribution: str, version: str, *also: str) -> Path:
         shutil.rmtree(home, ignore_errors=True)  # the interpreter it was made with is gone
         growing = ROOT / f"{home.name}.{uuid4().hex[:8]}"
         try:
-            _run(sys.executable, "-m", "venv", growing)
-            quiet = ("--quiet", "--disable-pip-version-check", "--no-input", "--retries", "1")
-            pip = ("-m", "pip", "install", *quiet)
+            _run(sys.executable, "-m", "venv", "--without-pip", growing)
             alone = ("--no-deps", "--only-binary", ":all:") if also else ()
-            _run(growing / python, *pip, *alone, f"{distribution}=={version}", *also)
+            packages = (f"{distribution}=={version}", *also)
+            env = {"PIP_PYTHON": str(growing / python), "PIP_RETRIES": "1"}
+            _run(INSTALL, Path(sys.executable).parent, *alone, *packages, **env)
             _rename(growing, home)
         finally:
             shutil.rmtree(growing, ignore_errors=True)
@@ -87,10 +88,17 @@ def _rename(growing: Path, home: Path) -> None:
             raise
 
 
-def _run(*command: str | Path) -> None:
+def _run(*command: str | Path, **environment: str) -> None:
     ROOT.mkdir(exist_ok=True)
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS, check=False)
+        done = subprocess.run(
+            command,
+            env=os.environ | environment,
+            capture_output=True,
+            text=True,
+            timeout=SECONDS,
+            check=False,
+        )
     except (OSError, subprocess.TimeoutExpired) as error:
         raise PeerUnavailable(f"could not run {' '.join(map(str, command[1:3]))}: {error}") from None
     if done.returncode:

@@ -27,6 +27,8 @@ CEILINGS = {
     "modules of a Workflow": 40,
 }
 """More than this is a regression. The aim of the first two is 3,000 and 900."""
+COUNTED = (3, 11)
+"""The Python whose calls have a ceiling. Others count differently: 3.13 a quarter more for the same code."""
 LOADED = "import sys; {make}; print(sum(name.startswith('fsm_agent') for name in sys.modules))"
 
 
@@ -84,11 +86,16 @@ def modules() -> dict[str, int]:
 
 
 def main() -> int:
-    """Print each figure beside its ceiling; 1 when one is above it."""
+    """Print each figure, beside its ceiling if it has one here; 1 when one is above it."""
     found = calls(int(sys.argv[1]) if len(sys.argv) > 1 else ROUNDS) | modules()
+    ceilings = {
+        name: most
+        for name, most in CEILINGS.items()
+        if "calls" not in name or sys.version_info[:2] == COUNTED
+    }
     for name, value in found.items():
-        print(f"{name:28} {value:>7,}   at most {CEILINGS[name]:,}")
-    return int(any(value > CEILINGS[name] for name, value in found.items()))
+        print(f"{name:28} {value:>7,}" + (f"   at most {ceilings[name]:,}" if name in ceilings else ""))
+    return int(any(found[name] > most for name, most in ceilings.items()))
 
 
 if __name__ == "__main__":

@@ -141,7 +141,8 @@ class LoopThread:
     call."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        # reentrant: the garbage collector may run while it is held, and what it finalizes may call ``submit``
+        self._lock = threading.RLock()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._inherited: list[asyncio.AbstractEventLoop | None] = []
 
@@ -149,7 +150,7 @@ class LoopThread:
         """Drop the loop after a fork of the process, where its thread does not exist. It is kept, because
         freeing it would change what the parent's loop waits for."""
         self._inherited.append(self._loop)
-        self._lock, self._loop = threading.Lock(), None
+        self._lock, self._loop = threading.RLock(), None
 
     def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
         """Wait for the coroutine's result. Safe inside a running loop of another thread, such as a

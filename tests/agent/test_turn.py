@@ -7,6 +7,7 @@ and the model, and what a round costs.
 from __future__ import annotations
 
 import asyncio
+import sys
 import tempfile
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -17,6 +18,7 @@ import pytest
 
 import fsm_agent
 import fsm_agent_states
+from benchmarks.counts import COUNTED
 from fsm_agent import Agent, Step, Turn
 from fsm_agent.composition.turn_wiring import STATES
 from fsm_agent.conversation.effects import CallModel, ModelRequest
@@ -272,9 +274,9 @@ ROOT = Path(__file__).parents[2]
 
 
 def test_a_round_and_the_first_agent_cost_no_more_than_they_did() -> None:
-    """In a process of its own: in this one, other tests may follow what happens."""
+    """In a process of its own: in this one, other tests may follow what happens. Calls have a ceiling on one Python."""
     done = ran(ROOT / "benchmarks" / "counts.py", "14")
-    assert done.stdout.count("at most") == 4, done.stderr
+    assert done.stdout.count("at most") == (4 if sys.version_info[:2] == COUNTED else 2), done.stderr
     assert done.returncode == 0, done.stdout
 
 

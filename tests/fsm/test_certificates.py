@@ -530,7 +530,7 @@ def hostile(kind: str) -> tuple[str, str]:
         case "deep guard":
             form["lines"][0]["ladder"][0]["needs"] = None
             return good, json.dumps(form).replace(
-                '"needs": null', '"needs": ' + '{"not": ' * 900 + "null" + "}" * 900
+                '"needs": null', '"needs": ' + '{"not": ' * 5_000 + "null" + "}" * 5_000
             )
         case "NaN":
             return good.replace(

@@ -24,7 +24,7 @@ def tree(path: Path) -> ast.Module:
 @cache
 def product() -> tuple[Path, ...]:
     """Every source of the two packages."""
-    return tuple(path for room in ("fsm_agent", "states") for path in (ROOT / room).rglob("*.py"))
+    return tuple(path for room in ("fsm_agent", "states") for path in sorted((ROOT / room).rglob("*.py")))
 
 
 @cache

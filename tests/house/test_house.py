@@ -10,6 +10,7 @@ import shutil
 import subprocess
 import sys
 import tomllib
+from collections import defaultdict
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
@@ -71,16 +72,15 @@ def test_every_public_name_has_a_docstring() -> None:
     """Of modules, classes, functions and methods. A method that does what a base class or a protocol says of it
     needs none of its own, and neither has what one name has besides its first definition (setters,
     overloads)."""
-    classes = {
-        node.name: node
-        for module in sources().values()
-        for node in ast.walk(module)
-        if isinstance(node, ast.ClassDef)
-    }
-    promised = {name for node in classes.values() if "Protocol" in bases(node) for name in documented(node)}
+    classes = defaultdict[str, list[ast.ClassDef]](list)
+    for node in (node for module in sources().values() for node in ast.walk(module)):
+        if isinstance(node, ast.ClassDef):
+            classes[node.name].append(node)
+    every = [node for named in classes.values() for node in named]
+    promised = {name for node in every if "Protocol" in bases(node) for name in documented(node)}
 
     def inherited(node: ast.ClassDef) -> set[str]:
-        above = [classes[name] for name in bases(node) if name in classes and name != node.name]
+        above = [one for name in bases(node) if name != node.name for one in classes.get(name, ())]
         return set().union(*(documented(one) | inherited(one) for one in above))
 
     def bare(body: ast.Module | ast.ClassDef, exempt: set[str], place: str) -> Iterator[str]:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import concurrent.futures
 import contextvars
+import gc
 import sys
 import threading
 import weakref
@@ -13,6 +15,8 @@ from typing import Any
 import pytest
 
 from fsm_agent import Agent, tool
+from fsm_agent.sessions.store import fence
+from fsm_agent.support import threads
 from fsm_agent.support.threads import LoopThread, in_a_loop, in_daemon_thread
 from fsm_agent.testing import ScriptedModel, call, text, tools
 from fsm_agent.tools import runner
@@ -116,3 +120,54 @@ async def test_a_turn_on_somebodys_loop_stays_there() -> None:
     assert (await agent.arun("go")).completed
     await agent.aclose()
     assert seen == ["asyncio"]
+
+
+class Abandoned:
+    """Calls this when the garbage collector finds it: it is part of a cycle."""
+
+    def __init__(self, called: Callable[[], object]) -> None:
+        self.called, self.cycle = called, self
+
+    def __del__(self) -> None:
+        self.called()
+
+
+def collects(monkeypatch: pytest.MonkeyPatch, where: object, name: str) -> None:
+    """Let the garbage collector run in this function."""
+    function = getattr(where, name)
+
+    def collecting(*values: Any) -> Any:
+        gc.collect()
+        return function(*values)
+
+    monkeypatch.setattr(where, name, collecting)
+
+
+def in_thirty_seconds(function: Callable[[], object]) -> list[object]:
+    """What it returns; nothing when it blocks."""
+    found: list[object] = []
+    thread = threading.Thread(target=lambda: found.append(function()), daemon=True)
+    thread.start()
+    thread.join(30)
+    return found
+
+
+def test_what_the_collector_finalizes_may_use_the_loop_that_is_being_started(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Servers of an agent that was never closed are closed there."""
+    loop = LoopThread()
+    closed: list[concurrent.futures.Future[str]] = []
+    collects(monkeypatch, threads, "new_loop")
+    Abandoned(lambda: closed.append(loop.submit(maker())))
+    assert in_thirty_seconds(lambda: loop.run(maker())) == [closed[0].result(30)]
+
+
+def test_the_collector_may_leave_a_turn_while_fences_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    fences = fence.Fences()
+    ours = fence.Fence("turn")
+    fences.hold(ours, "session")
+    collects(monkeypatch, fence, "Fence")
+    Abandoned(lambda: fences.leaving(ours))
+    assert in_thirty_seconds(lambda: fences.refuse_if_held("other", "another turn")) == [None]
+    assert fences.left("session") is not None

@@ -129,7 +129,8 @@ class Fences:
     def __init__(self) -> None:
         self._fences: weakref.WeakValueDictionary[str, Fence] = weakref.WeakValueDictionary()
         self._held: weakref.WeakValueDictionary[str, Fence] = weakref.WeakValueDictionary()
-        self._lock = threading.Lock()
+        # reentrant: the garbage collector may run anywhere, and abandoned events of a turn call ``leaving``
+        self._lock = threading.RLock()
 
     def hold(self, fence: Fence, session_id: str) -> None:
         """Keep other turns of this process off a session until ``release``. Raises ``SessionBusy`` when

@@ -505,7 +505,7 @@ def _record(store: Store, info: TurnInfo, moves: bool) -> TurnReport:
 def _doubts(store: Store, turn_id: str) -> tuple[Doubt, ...]:
     rows = store.database.select(
         "SELECT seq, state, kind, name, class, status, at, request, request_crc FROM effects"
-        " WHERE turn = ?1 AND status != 'done' AND kind IN ('RunTool', 'AskApproval', 'CallModel')"
+        " WHERE turn = ? AND status != 'done' AND kind IN ('RunTool', 'AskApproval', 'CallModel')"
         " AND COALESCE(json_extract(request, '$.call_id'), '') NOT IN"
         " (SELECT call FROM pending WHERE turn = ?)"
         " ORDER BY seq, ordinal, place",
